@@ -1,0 +1,1 @@
+"""HTTP in: the routes that clients and operators call."""

@@ -1,0 +1,52 @@
+"""The small part of ASGI that this package speaks.
+
+The rule of this module: types and two helpers, no routes.
+"""
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from gateway.wire import errors as api_errors
+from gateway.wire.errors import ApiError
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Headers = list[tuple[bytes, bytes]]
+
+
+class ClientDisconnected(Exception):  # noqa: N818 (it is no error of the gateway's)
+    """The client left before its request was whole."""
+
+
+async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes | ApiError:
+    """The whole request body, counted as it comes; a body over the limit is refused without being kept.
+
+    Raises:
+        ClientDisconnected: the client left.
+    """
+    declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+    if declared.isdigit() and int(declared) > max_bytes:
+        return api_errors.body_too_large(max_bytes)
+    pieces: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnected
+        piece: bytes = message.get("body", b"")
+        size += len(piece)
+        if size > max_bytes:
+            return api_errors.body_too_large(max_bytes)
+        pieces.append(piece)
+        if not message.get("more_body", False):
+            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+async def send_error(send: Send, error: ApiError, headers: Headers) -> None:
+    """Answer with an error in OpenAI's shape."""
+    body = api_errors.body(error)
+    head = [*api_errors.response_headers(error), *headers, (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": error.status, "headers": head})
+    await send({"type": "http.response.body", "body": body})

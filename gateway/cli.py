@@ -1,0 +1,132 @@
+"""The `tidegate` command.
+
+The rule of this module: it reads options, calls one function, and turns its errors into one line and an exit status.
+The load-test commands are loaded only when the command line is built, since the gateway itself never needs them.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path as FilePath
+from typing import Annotated, NoReturn
+
+import msgspec
+import typer
+from rich.console import Console
+
+from gateway import __version__
+from gateway.core.types import Decision, Endpoint, Refusal
+from gateway.settings import Settings, SettingsError, load_settings
+
+ConfigOption = Annotated[FilePath | None, typer.Option("--config", "-c", help="YAML settings file.")]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", help="Override one setting: section.field=value. May be repeated.")
+]
+
+app = typer.Typer(
+    name="tidegate",
+    help="An SLO-aware routing gateway for LLM inference.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command()
+def serve(
+    config: ConfigOption = None,
+    override: SetOption = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on (server.host).")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on (server.port).")] = None,
+    policy: Annotated[str | None, typer.Option(help="Path policy (routing.policy).")] = None,
+    stop_with_stdin: Annotated[bool, typer.Option(hidden=True)] = False,
+) -> None:
+    """Run the gateway in front of the configured workers."""
+    from gateway.commands.serve import serve as run  # noqa: PLC0415 (keeps `tidegate --help` quick)
+
+    flags = {"server.host": host, "server.port": port, "routing.policy": policy}
+    overrides = [*(override or []), *(f"{key}={value}" for key, value in flags.items() if value is not None)]
+    try:
+        run(_settings(config, overrides), stop_with_stdin=stop_with_stdin)
+    except (SettingsError, FileExistsError) as error:
+        _stop(str(error))
+
+
+@app.command()
+def check(config: ConfigOption = None, override: SetOption = None) -> None:
+    """Check settings and the policy that they name, and print the whole tree."""
+    from gateway.policies import build_policy  # noqa: PLC0415 (keeps `tidegate --help` quick)
+
+    settings = _settings(config, override or [])
+    try:
+        policy = build_policy(settings)
+    except SettingsError as error:
+        _stop(str(error))
+    Console().print_json(settings.model_dump_json())
+    Console(stderr=True).print(f"ok: policy {policy.path.name} ({policy.version}), {len(settings.workers)} workers")
+
+
+@app.command()
+def explain(
+    request: Annotated[FilePath, typer.Option(help="A file with the JSON body of a request; - reads standard input.")],
+    config: ConfigOption = None,
+    override: SetOption = None,
+    endpoint: Annotated[Endpoint, typer.Option(help="chat or completions.")] = Endpoint.CHAT,
+    header: Annotated[list[str] | None, typer.Option(help="A request header, as name: value.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the decision as JSON.")] = False,
+) -> None:
+    """Say how a request would be routed on an idle fleet, and why, without sending anything."""
+    from gateway.commands.explain import explain as decide  # noqa: PLC0415 (keeps `tidegate --help` quick)
+    from gateway.commands.explain import show  # noqa: PLC0415
+
+    settings = _settings(config, override or [])
+    try:
+        body = typer.get_binary_stream("stdin").read() if str(request) == "-" else request.read_bytes()
+        decision = decide(body, endpoint, _headers(header or []), settings)
+    except (SettingsError, OSError) as error:
+        _stop(str(error))
+    if not isinstance(decision, Decision):
+        _stop(decision.words if isinstance(decision, Refusal) else decision.message)
+    if as_json:
+        Console().print_json(msgspec.json.encode(decision).decode())
+    else:
+        show(decision, Console())
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(__version__)
+
+
+def main() -> None:
+    """Run the command line."""
+    _add_load_commands()
+    app()
+
+
+def _add_load_commands() -> None:
+    from loadtest.commands import COMMANDS  # noqa: PLC0415 (see the module's rule)
+
+    for name, command in COMMANDS.items():
+        app.command(name)(command)
+
+
+def _settings(file: FilePath | None, overrides: Sequence[str]) -> Settings:
+    try:
+        return load_settings(file, overrides=overrides)
+    except SettingsError as error:
+        _stop(str(error))
+
+
+def _headers(lines: Sequence[str]) -> list[tuple[bytes, bytes]]:
+    pairs = []
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon:
+            _stop(f"--header takes 'name: value', not {line!r}")
+        pairs.append((name.strip().lower().encode("latin-1"), value.strip().encode("latin-1")))
+    return pairs
+
+
+def _stop(message: str) -> NoReturn:
+    Console(stderr=True).print(f"error: {message}", style="red", markup=False, highlight=False)
+    raise typer.Exit(2)

@@ -1,0 +1,1 @@
+"""What each command of `tidegate` does, one module a command."""

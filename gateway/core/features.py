@@ -1,0 +1,49 @@
+"""From facts to token estimates.
+
+The rule of this module: the prompt is never tokenised. Text is counted in bytes and turned into tokens by
+the model's calibrated ratio; token ids are exact.
+"""
+
+import math
+from dataclasses import dataclass
+
+from gateway.core.calibration import Calibration
+from gateway.core.types import RequestFacts
+
+BYTES_PER_TOKEN_ID = 4
+"""Block hashes over token ids take each id as four bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """One request in tokens."""
+
+    isl_tokens: int
+    """The prompt: exact for token ids, estimated for text."""
+    tokens_per_block: float
+    """How many tokens one hash of a block chain stands for."""
+    osl_tokens: float
+    """Predicted output of one choice."""
+
+    def hit_tokens(self, hit_blocks: int) -> int:
+        """Tokens in so many leading blocks, at most the whole prompt."""
+        return min(self.isl_tokens, int(hit_blocks * self.tokens_per_block))
+
+
+def estimate(facts: RequestFacts, calibration: Calibration) -> Estimate:
+    """Turn a request's bytes into tokens.
+
+    The output is the model's rolling mean, capped by the request's own limit (methods.md 1.3).
+    """
+    mean = calibration.osl_tokens(facts.model)
+    limit = facts.max_output_tokens
+    osl = mean if limit is None else min(mean, float(limit))
+    if facts.prompt_token_ids is not None:
+        size = facts.block_bytes / BYTES_PER_TOKEN_ID
+        return Estimate(isl_tokens=facts.prompt_token_ids, tokens_per_block=size, osl_tokens=osl)
+    ratio = calibration.bytes_per_token(facts.model)
+    return Estimate(
+        isl_tokens=math.ceil(facts.prompt_bytes / ratio),
+        tokens_per_block=facts.block_bytes / ratio,
+        osl_tokens=osl,
+    )

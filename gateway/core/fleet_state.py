@@ -1,0 +1,127 @@
+"""The workers as the core knows them: specs, samples, and the view of them that one decision takes.
+
+The rule of this module: a view blends the gateway's own ledger with the last fresh sample and never trusts either
+alone. A sample is as old as its scrape, so what the ledger gained or lost since then is added to it (field report
+54); a stale sample is ignored (52); a missing one is not zero (51).
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from gateway.core.ledger import Ledger, Tally
+from gateway.core.types import WorkerId, WorkerSample, WorkerSpec, WorkerView
+
+
+@dataclass(slots=True)
+class WorkerState:
+    """One worker: its spec, its last sample and the ledger's sums when that came."""
+
+    spec: WorkerSpec
+    sample: WorkerSample | None = None
+    tally_at_sample: Tally = field(default_factory=Tally)
+
+    @property
+    def kv_block_tokens(self) -> int | None:
+        """Tokens per KV block, as configured or as scraped."""
+        return self.spec.kv_block_tokens or (self.sample.kv_block_tokens if self.sample else None)
+
+    @property
+    def kv_capacity_tokens(self) -> int | None:
+        """KV cache size in tokens; None until block size and count are known."""
+        blocks = self.spec.kv_total_blocks or (self.sample.kv_total_blocks if self.sample else None)
+        size = self.kv_block_tokens
+        return None if blocks is None or size is None else blocks * size
+
+    def fresh_sample(self, now_s: float, max_age_s: float) -> WorkerSample | None:
+        """The last sample, if it is young enough to be used."""
+        sample = self.sample
+        return sample if sample is not None and now_s - sample.at_s <= max_age_s else None
+
+
+class FleetState:
+    """All workers by id."""
+
+    def __init__(self, ledger: Ledger, sample_max_age_s: float) -> None:
+        self._ledger = ledger
+        self._sample_max_age_s = sample_max_age_s
+        self._states: dict[WorkerId, WorkerState] = {}
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def __iter__(self) -> Iterator[WorkerState]:
+        return iter(self._states.values())
+
+    def __contains__(self, worker_id: WorkerId) -> bool:
+        return worker_id in self._states
+
+    def __getitem__(self, worker_id: WorkerId) -> WorkerState:
+        return self._states[worker_id]
+
+    def put(self, spec: WorkerSpec) -> WorkerState:
+        """Add a worker or change a known one's spec; its last sample stays."""
+        state = self._states.get(spec.worker_id)
+        if state is None:
+            state = self._states[spec.worker_id] = WorkerState(spec)
+        state.spec = spec
+        return state
+
+    def remove(self, worker_id: WorkerId) -> None:
+        """Forget a worker."""
+        self._states.pop(worker_id, None)
+
+    def sampled(self, worker_id: WorkerId, sample: WorkerSample) -> None:
+        """Keep a worker's newest sample."""
+        state = self._states.get(worker_id)
+        if state is None:
+            return
+        state.sample = sample
+        state.tally_at_sample = replace(self._ledger.tally(worker_id))
+
+    def serves(self, model: str) -> bool:
+        """Whether any worker, well or not, serves the model."""
+        return any(model in state.spec.models for state in self._states.values())
+
+    def views(self, worker_ids: Iterable[WorkerId], hit_tokens: dict[WorkerId, int], now_s: float) -> list[WorkerView]:
+        """The workers as a decision at `now_s` sees them."""
+        return [self._view(self._states[id_], hit_tokens.get(id_, 0), now_s) for id_ in worker_ids]
+
+    def _view(self, state: WorkerState, hit_tokens: int, now_s: float) -> WorkerView:
+        spec = state.spec
+        tally = self._ledger.tally(spec.worker_id)
+        sample = state.fresh_sample(now_s, self._sample_max_age_s)
+        capacity = state.kv_capacity_tokens
+        kv_tokens = _kv_tokens(state, tally, sample, capacity)
+        return WorkerView(
+            worker_id=spec.worker_id,
+            role=spec.role,
+            inflight_requests=_requests(state, tally, sample),
+            prefill_tokens=tally.prefill_tokens,
+            kv_tokens=kv_tokens,
+            kv_capacity_tokens=capacity,
+            kv_used_ratio=_kv_ratio(kv_tokens, capacity, sample),
+            queue_depth=None if sample is None else sample.waiting,
+            hit_tokens=hit_tokens,
+            max_batched_tokens=spec.max_batched_tokens,
+            kv_block_tokens=state.kv_block_tokens,
+        )
+
+
+def _requests(state: WorkerState, tally: Tally, sample: WorkerSample | None) -> int:
+    if sample is None or sample.running is None:
+        return tally.requests
+    since = tally.requests - state.tally_at_sample.requests
+    return max(tally.requests, sample.running + (sample.waiting or 0) + since)
+
+
+def _kv_tokens(state: WorkerState, tally: Tally, sample: WorkerSample | None, capacity: int | None) -> int:
+    if sample is None or sample.kv_used_ratio is None or capacity is None:
+        return tally.kv_tokens
+    since = tally.kv_tokens - state.tally_at_sample.kv_tokens
+    return max(tally.kv_tokens, int(sample.kv_used_ratio * capacity) + since)
+
+
+def _kv_ratio(kv_tokens: int, capacity: int | None, sample: WorkerSample | None) -> float | None:
+    if capacity:
+        return kv_tokens / capacity
+    return None if sample is None else sample.kv_used_ratio

@@ -1,0 +1,1 @@
+"""Local or remote prefill: one Protocol, several policies."""

@@ -1,0 +1,35 @@
+"""Requests that prefill/decode disaggregation cannot do right.
+
+The rule of this module: these go local whatever the policy says. Each line has its source; order matters only for
+which reason is shown.
+"""
+
+from gateway.core.types import Features, Path, PathChoice, Reason, RequestFacts
+
+
+def must_be_local(
+    facts: RequestFacts, features: Features, *, block_tokens: int, has_prefiller: bool
+) -> PathChoice | None:
+    """The forced local choice, or None where a policy may decide.
+
+    Args:
+        facts: the request.
+        features: its token estimates.
+        block_tokens: tokens in one KV block of the decode worker.
+        has_prefiller: whether a healthy prefill worker other than the decode worker exists.
+    """
+    # One prefill's KV is single use; the decode worker never sees the prompt's logits (vllm-ascend#13363); only
+    # whole blocks are transferred (wire.md 3.1).
+    isl = features.isl_tokens
+    rules = (
+        (facts.choices > 1, Reason.RULE_SEVERAL_CHOICES, f"{facts.choices} choices share one prompt"),
+        (facts.prompts > 1, Reason.RULE_SEVERAL_PROMPTS, f"{facts.prompts} prompts in one request"),
+        (facts.prompt_logprobs, Reason.RULE_PROMPT_LOGPROBS, "prompt logprobs need the prompt's own forward pass"),
+        (facts.echo_logprobs, Reason.RULE_ECHO_LOGPROBS, "echo with logprobs needs the prompt's own forward pass"),
+        (isl < block_tokens, Reason.RULE_UNDER_ONE_BLOCK, f"{isl} prompt tokens fill no KV block of {block_tokens}"),
+        (not has_prefiller, Reason.RULE_NO_PREFILLER, "no healthy prefill worker"),
+    )
+    for applies, reason, words in rules:
+        if applies:
+            return PathChoice(path=Path.LOCAL, reason=reason, words=f"local by rule: {words}")
+    return None

@@ -1,0 +1,106 @@
+"""Which worker is thought to hold which leading blocks of text.
+
+The rule of this module: a block hash maps to a bit mask of workers, every worker holds at most its bound, and the
+oldest tail goes first. A look-up walks one chain once, whatever the number of workers.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from gateway.core.types import WorkerId
+
+
+@dataclass(slots=True)
+class _Holding:
+    """One worker's blocks: `blocks` keeps them from the least to the most recently used."""
+
+    bit: int
+    max_blocks: int
+    blocks: dict[int, None] = field(default_factory=dict)
+
+
+class PrefixIndex:
+    """A bounded prefix index over all workers, fed by what was dispatched where.
+
+    Hashes are chained, so a block's hash says everything before it too; one mask per hash is enough.
+    """
+
+    def __init__(self) -> None:
+        self._masks: dict[int, int] = {}
+        self._holdings: dict[WorkerId, _Holding] = {}
+        self._free_bits: list[int] = []
+
+    def __len__(self) -> int:
+        """The number of (worker, block) pairs held."""
+        return sum(len(holding.blocks) for holding in self._holdings.values())
+
+    def add_worker(self, worker_id: WorkerId, max_blocks: int) -> None:
+        """Make room for a worker, or change the bound of a known one."""
+        holding = self._holdings.get(worker_id)
+        if holding is None:
+            bit = self._free_bits.pop() if self._free_bits else 1 << len(self._holdings)
+            self._holdings[worker_id] = _Holding(bit=bit, max_blocks=max_blocks)
+            return
+        holding.max_blocks = max_blocks
+        self._trim(holding)
+
+    def remove_worker(self, worker_id: WorkerId) -> None:
+        """Forget a worker and all that it held."""
+        holding = self._holdings.pop(worker_id, None)
+        if holding is None:
+            return
+        for block in holding.blocks:
+            self._drop_bit(block, holding.bit)
+        self._free_bits.append(holding.bit)
+
+    def store(self, worker_id: WorkerId, chain: Sequence[int]) -> None:
+        """Say that `worker_id` now holds the chain. At most its newest `max_blocks` leading blocks stay."""
+        holding = self._holdings.get(worker_id)
+        if holding is None:
+            return
+        blocks, masks, bit = holding.blocks, self._masks, holding.bit
+        # From the tail to the head: the head ends as the most recently used, so that tails are evicted first.
+        for block in reversed(chain[: holding.max_blocks]):
+            if block in blocks:
+                del blocks[block]
+            else:
+                masks[block] = masks.get(block, 0) | bit
+            blocks[block] = None
+        self._trim(holding)
+
+    def hit_blocks(self, chain: Iterable[int]) -> dict[WorkerId, int]:
+        """How many leading blocks of the chain each worker holds; workers with none are left out."""
+        masks = self._masks
+        alive = -1
+        depth_by_bits: list[tuple[int, int]] = []
+        depth = 0
+        for block in chain:
+            still = alive & masks.get(block, 0)
+            if still != alive:
+                if depth:
+                    depth_by_bits.append((alive & ~still, depth))
+                alive = still
+                if not alive:
+                    break
+            depth += 1
+        if alive and depth:
+            depth_by_bits.append((alive, depth))
+        return {
+            worker_id: depth
+            for worker_id, holding in self._holdings.items()
+            for bits, depth in depth_by_bits
+            if holding.bit & bits
+        }
+
+    def _trim(self, holding: _Holding) -> None:
+        while len(holding.blocks) > holding.max_blocks:
+            oldest = next(iter(holding.blocks))
+            del holding.blocks[oldest]
+            self._drop_bit(oldest, holding.bit)
+
+    def _drop_bit(self, block: int, bit: int) -> None:
+        left = self._masks[block] & ~bit
+        if left:
+            self._masks[block] = left
+        else:
+            del self._masks[block]

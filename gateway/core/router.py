@@ -1,0 +1,230 @@
+"""The decision core: a state machine `(call, now) -> answer` that owns all mutable state.
+
+The rule of this module: no clock, no chance and no I/O of its own. The same calls with the same times give
+the same answers, byte for byte, in the gateway and in the simulator.
+"""
+
+import math
+from random import Random
+
+from gateway.core.calibration import Calibration
+from gateway.core.events import (
+    Dispatched,
+    Event,
+    Finished,
+    FirstToken,
+    Prefilled,
+    PrefillLost,
+    WorkerDown,
+    WorkerDraining,
+    WorkerProbed,
+    WorkerSampled,
+    WorkerUp,
+)
+from gateway.core.features import estimate
+from gateway.core.fleet_state import FleetState
+from gateway.core.health import HealthTable
+from gateway.core.ledger import Ledger, Reservation, Stage
+from gateway.core.policy import Policy
+from gateway.core.prefix import PrefixIndex
+from gateway.core.selector import Ask, Selector
+from gateway.core.slo import SloLedger
+from gateway.core.types import (
+    Decision,
+    DecisionId,
+    OutcomeKind,
+    Refusal,
+    RequestFacts,
+    WorkerId,
+    WorkerSample,
+    WorkerSpec,
+)
+
+NO_EXCLUSIONS: frozenset[WorkerId] = frozenset()
+TEXT_TOKENS_PER_INDEX_BLOCK = 64
+"""What a 256-byte block of text is worth when a worker's index is bounded by its KV cache."""
+
+
+class Router:
+    """Decides for each request its path and its workers, and keeps the books.
+
+    Args:
+        policy: all tables and tunables.
+        rng: the only source of chance.
+        instance: a name of this router that makes its decision ids unique among replicas.
+    """
+
+    def __init__(self, policy: Policy, *, rng: Random, instance: str) -> None:
+        self.policy = policy
+        self.ledger = Ledger()
+        self.fleet = FleetState(self.ledger, policy.sample_max_age_s)
+        self.health = HealthTable(policy.health)
+        self.prefix = PrefixIndex()
+        self.calibration = Calibration()
+        self.slo = SloLedger(objective=policy.slo_objective)
+        self._selector = Selector(policy, self.fleet, self.health, self.prefix, self.ledger)
+        self._rng = rng
+        self._instance = instance
+        self._decisions = 0
+
+    def submit(
+        self,
+        facts: RequestFacts,
+        now_s: float,
+        *,
+        exclude: frozenset[WorkerId] = NO_EXCLUSIONS,
+        attempt: int = 1,
+    ) -> Decision | Refusal:
+        """Route one request and reserve what it needs, until `abort` or a `Finished` event.
+
+        Args:
+            facts: the request.
+            now_s: the host's time.
+            exclude: workers that failed this request already.
+            attempt: 1, or the number of this try.
+        """
+        decision = self.preview(facts, now_s, exclude=exclude, attempt=attempt)
+        if isinstance(decision, Decision):
+            self._decisions += 1
+            self._reserve(decision, facts, now_s)
+        return decision
+
+    def preview(
+        self,
+        facts: RequestFacts,
+        now_s: float,
+        *,
+        exclude: frozenset[WorkerId] = NO_EXCLUSIONS,
+        attempt: int = 1,
+    ) -> Decision | Refusal:
+        """What `submit` would answer, without taking anything."""
+        ask = Ask(
+            facts=facts,
+            estimate=estimate(facts, self.calibration),
+            now_s=now_s,
+            exclude=exclude,
+            attempt=attempt,
+        )
+        decision_id = DecisionId(f"{self._instance}-{self._decisions + 1}")
+        return self._selector.decide(ask, decision_id, self._rng)
+
+    def abort(self, decision_id: DecisionId, now_s: float, *, blame: WorkerId | None = None) -> None:
+        """End a decision of which the client has seen nothing; the request may be submitted again.
+
+        Raises:
+            LedgerError: the decision holds no reservation.
+        """
+        self.ledger.release(decision_id)
+        if blame is not None:
+            self.health.failed(blame, now_s)
+
+    def observe(self, event: Event) -> None:  # noqa: C901 (one flat match over the closed set of events)
+        """Take note of a fact.
+
+        Raises:
+            LedgerError: the event's decision holds no reservation, or would move backwards.
+        """
+        match event:
+            case WorkerUp(spec=spec):
+                self._worker_up(spec)
+            case WorkerDown(worker_id=worker_id):
+                self._worker_down(worker_id)
+            case WorkerDraining(worker_id=worker_id):
+                self.health.drain(worker_id)
+            case WorkerSampled(worker_id=worker_id, sample=sample):
+                self._worker_sampled(worker_id, sample)
+            case WorkerProbed(worker_id=worker_id, healthy=healthy):
+                self.health.probed(worker_id, healthy)
+            case Dispatched(decision_id=decision_id):
+                self._dispatched(decision_id)
+            case Prefilled(decision_id=decision_id):
+                self._prefilled(decision_id)
+            case PrefillLost():
+                self._prefill_lost(event)
+            case FirstToken(decision_id=decision_id):
+                self.ledger.advance(decision_id, Stage.STREAMING)
+            case Finished():
+                self._finished(event)
+
+    def tick(self, now_s: float) -> None:
+        """Let time pass: ejections end."""
+        self.health.tick(now_s)
+
+    def _worker_up(self, spec: WorkerSpec) -> None:
+        self.fleet.put(spec)
+        self.health.add(spec.worker_id, spec.role)
+        self._bound_index(spec.worker_id)
+
+    def _worker_down(self, worker_id: WorkerId) -> None:
+        self.fleet.remove(worker_id)
+        self.health.remove(worker_id)
+        self.prefix.remove_worker(worker_id)
+
+    def _worker_sampled(self, worker_id: WorkerId, sample: WorkerSample) -> None:
+        if worker_id in self.fleet:
+            self.fleet.sampled(worker_id, sample)
+            self._bound_index(worker_id)
+
+    def _bound_index(self, worker_id: WorkerId) -> None:
+        # A worker cannot hold more than its KV cache, whatever was sent to it.
+        bound = self.policy.index_blocks_per_worker
+        capacity_tokens = self.fleet[worker_id].kv_capacity_tokens
+        if capacity_tokens is not None:
+            bound = max(1, min(bound, capacity_tokens // TEXT_TOKENS_PER_INDEX_BLOCK))
+        self.prefix.add_worker(worker_id, bound)
+
+    def _reserve(self, decision: Decision, facts: RequestFacts, now_s: float) -> None:
+        features, prefiller = decision.features, decision.prefill_worker
+        answers = facts.choices * facts.prompts
+        kv_tokens = features.isl_tokens + math.ceil(features.osl_tokens) * answers
+        self.ledger.reserve(
+            Reservation(
+                decision=decision,
+                facts=facts,
+                at_s=now_s,
+                kv_tokens=kv_tokens,
+                prefill_worker=prefiller or decision.decode_worker,
+                prefill_tokens=features.prefill_isl_tokens if prefiller else features.decode_isl_tokens,
+            )
+        )
+
+    def _dispatched(self, decision_id: DecisionId) -> None:
+        reservation = self.ledger.advance(decision_id, Stage.DISPATCHED)
+        decision = reservation.decision
+        self._store(decision.prefill_worker or decision.decode_worker, reservation.facts)
+
+    def _prefilled(self, decision_id: DecisionId) -> None:
+        reservation = self.ledger.advance(decision_id, Stage.PREFILLED)
+        # The transfer leaves the prompt's blocks on the decode worker too.
+        self._store(reservation.decision.decode_worker, reservation.facts)
+
+    def _prefill_lost(self, event: PrefillLost) -> None:
+        reservation = self.ledger.prefill_lost(event.decision_id)
+        self._store(reservation.decision.decode_worker, reservation.facts)
+        if event.blame is not None:
+            self.health.failed(event.blame, event.at_s)
+
+    def _store(self, worker_id: WorkerId, facts: RequestFacts) -> None:
+        for chain in facts.block_chains:
+            self.prefix.store(worker_id, chain)
+
+    def _finished(self, event: Finished) -> None:
+        reservation = self.ledger.release(event.decision_id)
+        decision, outcome = reservation.decision, event.outcome
+        if event.blame is not None:
+            self.health.failed(event.blame, event.at_s)
+        elif outcome.kind is OutcomeKind.OK:
+            self.health.succeeded(decision.decode_worker)
+            # A lost prefill is no success of its worker, however well the request ended.
+            if decision.prefill_worker is not None and not reservation.prefill_lost:
+                self.health.succeeded(decision.prefill_worker)
+        if outcome.kind is OutcomeKind.OK:
+            self._calibrate(reservation.facts, outcome.input_tokens, outcome.output_tokens)
+        if outcome.attained is not None:
+            self.slo.count(decision.slo.name, decision.path, outcome.attained, event.at_s)
+
+    def _calibrate(self, facts: RequestFacts, input_tokens: int | None, output_tokens: int | None) -> None:
+        if input_tokens is not None and facts.prompt_token_ids is None and not facts.media_parts:
+            self.calibration.saw_prompt(facts.model, facts.prompt_bytes, input_tokens)
+        if output_tokens is not None and facts.choices == facts.prompts == 1:
+            self.calibration.saw_output(facts.model, output_tokens, facts.max_output_tokens)

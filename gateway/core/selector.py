@@ -1,0 +1,187 @@
+"""How a request gets its path and its workers.
+
+The rule of this module: it only reads. Whoever asks twice without a change in between gets the same answer;
+the router alone writes down what was decided.
+"""
+
+from dataclasses import dataclass
+from random import Random
+
+from gateway.core.features import Estimate
+from gateway.core.fleet_state import FleetState
+from gateway.core.hashing import rendezvous
+from gateway.core.health import HealthTable
+from gateway.core.ledger import Ledger
+from gateway.core.path.base import PathQuestion
+from gateway.core.path.eligibility import must_be_local
+from gateway.core.placement import MAX_CANDIDATES, Placement
+from gateway.core.policy import Policy
+from gateway.core.prefix import PrefixIndex
+from gateway.core.slo import target_for
+from gateway.core.types import (
+    Candidate,
+    Decision,
+    DecisionId,
+    Features,
+    Path,
+    PathChoice,
+    Refusal,
+    RefusalKind,
+    RequestFacts,
+    Role,
+    WorkerId,
+    WorkerView,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """One request to be routed, at one moment."""
+
+    facts: RequestFacts
+    estimate: Estimate
+    now_s: float
+    exclude: frozenset[WorkerId]
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Pick:
+    """The worker that a pool gives, and how the pool was scored."""
+
+    view: WorkerView
+    ranked: list[Candidate]
+    pinned: bool = False
+
+
+class Selector:
+    """Reads the state of the fleet and answers."""
+
+    def __init__(
+        self, policy: Policy, fleet: FleetState, health: HealthTable, prefix: PrefixIndex, ledger: Ledger
+    ) -> None:
+        self._policy = policy
+        self._fleet = fleet
+        self._health = health
+        self._prefix = prefix
+        self._ledger = ledger
+
+    def decide(self, ask: Ask, decision_id: DecisionId, rng: Random) -> Decision | Refusal:
+        """The route of one request, or why it has none."""
+        hits = self._hit_tokens(ask)
+        decode = self._pick_decode(ask, hits)
+        if decode is None:
+            return self._refusal(ask)
+        prefill = self._pick_prefill(ask, hits, decode.view.worker_id)
+        features = _features(ask.estimate, prefill, decode)
+        choice = self._choose_path(ask.facts, features, prefill, decode, rng)
+        return self._decision(ask, decision_id, features, choice, prefill, decode)
+
+    def _hit_tokens(self, ask: Ask) -> dict[WorkerId, int]:
+        blocks: dict[WorkerId, int] = {}
+        for chain in ask.facts.block_chains:
+            for worker_id, count in self._prefix.hit_blocks(chain).items():
+                blocks[worker_id] = blocks.get(worker_id, 0) + count
+        return {worker_id: ask.estimate.hit_tokens(count) for worker_id, count in blocks.items()}
+
+    def _pick_decode(self, ask: Ask, hits: dict[WorkerId, int]) -> _Pick | None:
+        pool = self._pool(ask, Role.DECODE, ask.exclude)
+        if not pool:
+            return None
+        pin = rendezvous(ask.facts.session, pool) if ask.facts.session else None
+        return self._pick(ask, pool, hits, self._policy.decode_placement, pin)
+
+    def _pick_prefill(self, ask: Ask, hits: dict[WorkerId, int], decode: WorkerId) -> _Pick | None:
+        pool = self._pool(ask, Role.PREFILL, ask.exclude | {decode})
+        return self._pick(ask, pool, hits, self._policy.prefill_placement) if pool else None
+
+    def _pool(self, ask: Ask, role: Role, exclude: frozenset[WorkerId]) -> list[WorkerId]:
+        members = [
+            (spec.worker_id, self._ledger.tally(spec.worker_id).requests)
+            for state in self._fleet
+            if (spec := state.spec).worker_id not in exclude
+            and spec.role in (role, Role.BOTH)
+            and ask.facts.model in spec.models
+        ]
+        # A prefill pool never panics: without a healthy prefill worker the request goes local.
+        return self._health.routable(members, may_panic=role is Role.DECODE)
+
+    def _pick(
+        self,
+        ask: Ask,
+        pool: list[WorkerId],
+        hits: dict[WorkerId, int],
+        placement: Placement,
+        pin: WorkerId | None = None,
+    ) -> _Pick:
+        views = self._fleet.views(pool, hits, ask.now_s)
+        ranked = placement.rank(views, ask.estimate.isl_tokens, ask.facts.request_id)
+        chosen = pin or ranked[0].worker_id
+        view = next(view for view in views if view.worker_id == chosen)
+        return _Pick(view, ranked, pinned=pin is not None)
+
+    def _choose_path(
+        self, facts: RequestFacts, features: Features, prefill: _Pick | None, decode: _Pick, rng: Random
+    ) -> PathChoice:
+        block = decode.view.kv_block_tokens or self._policy.default_kv_block_tokens
+        forced = must_be_local(facts, features, block_tokens=block, has_prefiller=prefill is not None)
+        if forced is not None:
+            return forced
+        assert prefill is not None
+        question = PathQuestion(features=features, prefill=prefill.view, decode=decode.view)
+        return self._policy.path.choose(question, rng)
+
+    def _decision(
+        self,
+        ask: Ask,
+        decision_id: DecisionId,
+        features: Features,
+        choice: PathChoice,
+        prefill: _Pick | None,
+        decode: _Pick,
+    ) -> Decision:
+        remote = choice.path is Path.REMOTE
+        return Decision(
+            decision_id=decision_id,
+            request_id=ask.facts.request_id,
+            model=ask.facts.model,
+            attempt=ask.attempt,
+            path=choice.path,
+            prefill_worker=prefill.view.worker_id if remote and prefill else None,
+            decode_worker=decode.view.worker_id,
+            policy=self._policy.path.name,
+            policy_version=self._policy.version,
+            reason=choice.reason,
+            words=choice.words,
+            propensity=choice.propensity,
+            cluster=choice.cluster,
+            pinned=decode.pinned,
+            features=features,
+            prefill_hit_tokens=prefill.view.hit_tokens if prefill else 0,
+            decode_hit_tokens=decode.view.hit_tokens,
+            slo=target_for(ask.facts, self._policy.slo),
+            prefill_candidates=tuple(prefill.ranked[:MAX_CANDIDATES]) if prefill else (),
+            decode_candidates=tuple(decode.ranked[:MAX_CANDIDATES]),
+        )
+
+    def _refusal(self, ask: Ask) -> Refusal:
+        model = ask.facts.model
+        # An empty fleet says nothing about the model: scaled to zero is 503, not 404 (llm-d-router#1735).
+        if len(self._fleet) and not self._fleet.serves(model):
+            kind, words = RefusalKind.MODEL_NOT_FOUND, f"The model `{model}` does not exist."
+        elif ask.exclude:
+            words = "Every worker that could serve this request has failed it."
+            kind = RefusalKind.EXCLUDED_ALL
+        else:
+            kind, words = RefusalKind.NO_DECODE_WORKER, f"No healthy worker serves `{model}` now."
+        return Refusal(request_id=ask.facts.request_id, kind=kind, words=words)
+
+
+def _features(estimate: Estimate, prefill: _Pick | None, decode: _Pick) -> Features:
+    isl = estimate.isl_tokens
+    return Features(
+        isl_tokens=isl,
+        prefill_isl_tokens=isl - (prefill.view.hit_tokens if prefill else 0),
+        decode_isl_tokens=isl - decode.view.hit_tokens,
+        osl_tokens=estimate.osl_tokens,
+    )

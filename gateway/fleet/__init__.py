@@ -1,0 +1,1 @@
+"""Which workers there are and how they are."""

@@ -1,0 +1,150 @@
+"""Watching the workers: health probes, metric scrapes and model lists.
+
+The rule of this module: each worker is watched by its own tasks, so that one that hangs delays no other; whatever
+goes wrong is an observation, never an exception that ends the watch.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import httpx
+import structlog
+
+from gateway.core.events import Event, WorkerProbed, WorkerSampled, WorkerUp
+from gateway.core.types import WorkerId
+from gateway.fleet.registry import Registry
+from gateway.settings import FleetSettings
+from gateway.wire.engine_metrics import parse_sample
+
+MODELS_EVERY_PROBES = 15
+"""Model lists change rarely (adapters come and go): every so many probes they are read again."""
+TICK_S = 0.25
+MAX_PAGE_BYTES = 4 * 2**20
+
+
+class Observer(Protocol):
+    """The part of the core that is told of workers."""
+
+    def observe(self, event: Event) -> None:
+        """Take note of a fact."""
+
+    def tick(self, now_s: float) -> None:
+        """Let time pass."""
+
+
+class FleetMonitor:
+    """Watches every worker of a registry between `start` and `stop`."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        core: Observer,
+        client: httpx.AsyncClient,
+        settings: FleetSettings,
+        *,
+        clock: Callable[[], float],
+    ) -> None:
+        self._registry = registry
+        self._core = core
+        self._client = client
+        self._settings = settings
+        self._clock = clock
+        self._tasks: list[asyncio.Task[None]] = []
+        self._healthy: dict[WorkerId, bool] = {}
+        self._log = structlog.get_logger()
+
+    async def start(self) -> None:
+        """Look at every worker once, then keep watching."""
+        for worker_id in self._registry.workers:
+            self._announce(worker_id)
+        await asyncio.gather(*(self.look(worker_id) for worker_id in self._registry.workers))
+        for worker_id in self._registry.workers:
+            self._tasks.append(asyncio.create_task(self._probe_forever(worker_id)))
+            self._tasks.append(asyncio.create_task(self._scrape_forever(worker_id)))
+        self._tasks.append(asyncio.create_task(self._tick_forever()))
+
+    async def stop(self) -> None:
+        """Stop watching."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+
+    async def look(self, worker_id: WorkerId) -> None:
+        """One probe, one model list and one scrape of a worker."""
+        await self.probe(worker_id)
+        if self._healthy.get(worker_id):
+            await self.read_models(worker_id)
+            await self.scrape(worker_id)
+
+    async def probe(self, worker_id: WorkerId) -> None:
+        """Ask a worker's /health."""
+        response = await self._get(worker_id, "/health")
+        healthy = response is not None and response.is_success
+        if self._healthy.get(worker_id) is not healthy:
+            self._healthy[worker_id] = healthy
+            self._log.info("worker.probed", worker=worker_id, healthy=healthy)
+        self._core.observe(WorkerProbed(at_s=self._clock(), worker_id=worker_id, healthy=healthy))
+
+    async def read_models(self, worker_id: WorkerId) -> None:
+        """Read a worker's /v1/models; an answer that is none is as good as no answer."""
+        response = await self._get(worker_id, "/v1/models")
+        cards = _cards(response)
+        if cards is not None and self._registry.put_cards(worker_id, cards):
+            self._announce(worker_id)
+
+    async def scrape(self, worker_id: WorkerId) -> None:
+        """Read a worker's /metrics."""
+        response = await self._get(worker_id, "/metrics")
+        if response is not None and response.is_success and len(response.content) <= MAX_PAGE_BYTES:
+            now_s = self._clock()
+            sample = parse_sample(response.content, now_s)
+            self._core.observe(WorkerSampled(at_s=now_s, worker_id=worker_id, sample=sample))
+
+    def _announce(self, worker_id: WorkerId) -> None:
+        spec = self._registry.spec(worker_id)
+        if spec is not None:
+            self._core.observe(WorkerUp(at_s=self._clock(), spec=spec))
+            self._log.info("worker.up", worker=worker_id, role=spec.role, models=spec.models)
+
+    async def _get(self, worker_id: WorkerId, path: str) -> httpx.Response | None:
+        url = self._registry.workers[worker_id].url.rstrip("/") + path
+        try:
+            return await self._client.get(url, timeout=self._settings.probe_timeout_s)
+        except httpx.HTTPError:
+            return None
+
+    async def _probe_forever(self, worker_id: WorkerId) -> None:
+        probes = 0
+        while True:
+            await asyncio.sleep(self._settings.probe_interval_s)
+            was_healthy = self._healthy.get(worker_id)
+            await self.probe(worker_id)
+            probes += 1
+            came_back = self._healthy.get(worker_id) and not was_healthy
+            if came_back or probes % MODELS_EVERY_PROBES == 0:
+                await self.read_models(worker_id)
+
+    async def _scrape_forever(self, worker_id: WorkerId) -> None:
+        while True:
+            await asyncio.sleep(self._settings.scrape_interval_s)
+            await self.scrape(worker_id)
+
+    async def _tick_forever(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._core.tick(self._clock())
+
+
+def _cards(response: httpx.Response | None) -> list[dict[str, Any]] | None:
+    if response is None or not response.is_success:
+        return None
+    try:
+        answer = response.json()
+    except ValueError:
+        return None
+    data = answer.get("data") if isinstance(answer, Mapping) else None
+    if not isinstance(data, list):
+        return None
+    return [card for card in data if isinstance(card, dict) and isinstance(card.get("id"), str)]

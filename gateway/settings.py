@@ -1,0 +1,264 @@
+"""The settings tree: every setting is declared here, once.
+
+The rule of this module: file < environment (`TIDEGATE_SECTION__FIELD`) < flag. A tree is checked wholly before it is
+used, and a wrong one says which field and why.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path as FilePath
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+import pydantic_settings
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+
+from gateway.core.path.rules import DynamoMode
+from gateway.core.types import Role
+
+Seconds = Annotated[float, Field(gt=0)]
+Ratio = Annotated[float, Field(ge=0, le=1)]
+
+
+class Section(BaseModel):
+    """A frozen part of the tree that refuses unknown fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+
+class ServerSettings(Section):
+    """How the gateway listens."""
+
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(8080, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    max_body_bytes: int = Field(512 * 2**20, ge=1024, description="Largest request body; more is answered with 413.")
+    drain_s: Seconds = Field(30.0, description="How long streams may finish after SIGTERM.")
+
+
+class WorkerSettings(Section):
+    """One worker."""
+
+    id: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$", description="Its name in headers, metrics and logs.")
+    url: str = Field(pattern=r"^http://[^\s?#]+$", description="Base URL, without /v1.")
+    role: Role = Field(Role.BOTH, description="prefill, decode or both.")
+    models: tuple[str, ...] | None = Field(None, description="Model names; unset asks the worker's /v1/models.")
+    kv_block_tokens: int | None = Field(None, ge=1, description="Tokens per KV block; unset reads its /metrics.")
+    kv_total_blocks: int | None = Field(None, ge=1, description="KV blocks; unset reads its /metrics.")
+    max_batched_tokens: int | None = Field(
+        None, ge=1, description="vLLM's max_num_batched_tokens, for Dynamo's load policies."
+    )
+
+
+class FleetSettings(Section):
+    """How workers are watched."""
+
+    probe_interval_s: Seconds = Field(2.0, description="Between two health probes of a worker.")
+    probe_timeout_s: Seconds = Field(5.0, description="A probe without an answer for so long has failed.")
+    scrape_interval_s: Seconds = Field(1.0, description="Between two scrapes of a worker's /metrics.")
+    sample_max_age_s: Seconds = Field(10.0, description="An older scrape is not used.")
+
+
+class DynamoSettings(Section):
+    """NVIDIA Dynamo's conditional disaggregation; the five keys and defaults are Dynamo's."""
+
+    policy: DynamoMode = Field(DynamoMode.ISL_BOUNDING, description="isl_bounding, prefill_load or isl_or_load.")
+    eff_isl_threshold: int = Field(2048, ge=0, description="Local below so many uncached tokens.")
+    eff_isl_ratio_threshold: Ratio = Field(0.7, description="Local below this uncached share.")
+    prefill_busy_threshold: float | None = Field(
+        None, ge=0, description="A prefill worker with more tokens than this times its step budget is busy."
+    )
+    decode_busy_threshold: float | None = Field(
+        None, ge=0, description="No local prefill above this share of the decode worker's blocks; unset is off."
+    )
+
+
+class LlmdSettings(Section):
+    """llm-d's prefix-based decider."""
+
+    non_cached_tokens: int = Field(0, ge=0, description="Remote from so many uncached tokens; 0 is never.")
+    prompt_tokens: int = Field(0, ge=0, description="Remote only from so many prompt tokens.")
+
+
+class TableSettings(Section):
+    """A learned cluster table."""
+
+    bundle: FilePath | None = Field(None, description="Path of the policy bundle.")
+
+
+class RoutingSettings(Section):
+    """How paths and workers are chosen."""
+
+    policy: Literal["local", "remote", "dynamo", "llmd", "table"] = Field("dynamo", description="The path policy.")
+    dynamo: DynamoSettings = DynamoSettings()
+    llmd: LlmdSettings = LlmdSettings()
+    table: TableSettings = TableSettings()
+    prefill_weights: dict[str, float] | None = Field(None, description="Scorer weights of the prefill pool.")
+    decode_weights: dict[str, float] | None = Field(None, description="Scorer weights of the decode pool.")
+    session_headers: tuple[str, ...] = Field(("x-session-id",), description="Headers that name a session, first wins.")
+    index_blocks_per_worker: int = Field(200_000, ge=1, description="Bound of the prefix index, per worker.")
+    seed: int = Field(0, description="Seed of the router's generator.")
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.policy == "table" and self.table.bundle is None:
+            raise ValueError("policy 'table' needs table.bundle")
+        needs_busy = self.policy == "dynamo" and self.dynamo.policy is not DynamoMode.ISL_BOUNDING
+        if needs_busy and self.dynamo.prefill_busy_threshold is None:
+            raise ValueError(f"dynamo policy '{self.dynamo.policy}' needs dynamo.prefill_busy_threshold")
+        return self
+
+
+class HealthSettings(Section):
+    """When a worker is ejected."""
+
+    consecutive_failures: int = Field(5, ge=1, description="Failures in a row that eject a worker.")
+    open_s: Seconds = Field(10.0, description="First ejection; doubled at each further one.")
+    max_open_s: Seconds = Field(120.0, description="Longest ejection.")
+    max_ejected_ratio: Ratio = Field(0.5, description="Share of a pool that may be ejected at once.")
+    panic_ratio: Ratio = Field(0.34, description="Below this share of healthy workers the ejected ones serve too.")
+
+
+class SloClassSettings(Section):
+    """A latency objective."""
+
+    ttft_s: Seconds | None = Field(None, description="Time to first token.")
+    tpot_s: Seconds | None = Field(None, description="Time per output token after the first.")
+
+
+class SloSettings(Section):
+    """Objectives by class, and the class of each model. Headers of a request come on top."""
+
+    default: SloClassSettings = SloClassSettings(ttft_s=2.0, tpot_s=0.04)
+    classes: dict[str, SloClassSettings] = Field({}, description="Named classes, chosen by header x-slo-class.")
+    models: dict[str, str] = Field({}, description="Which class a model uses.")
+    objective: float = Field(0.99, gt=0, lt=1, description="Share of requests that should meet their target.")
+
+
+class LegSettings(Section):
+    """Limits of one leg toward a worker."""
+
+    connect_timeout_s: Seconds = Field(2.0, description="For the TCP connection.")
+    first_byte_timeout_s: Seconds = Field(
+        600.0, description="From the dispatch to the answer's head; an unstreamed answer has it after its last token."
+    )
+    idle_timeout_s: Seconds | None = Field(120.0, description="Between two reads of an answer; unset is off.")
+    max_connections: int = Field(1024, ge=1, description="Per worker.")
+
+
+class UpstreamSettings(Section):
+    """Limits toward workers, and retries."""
+
+    prefill: LegSettings = LegSettings()
+    decode: LegSettings = LegSettings()
+    max_attempts: int = Field(3, ge=1, le=10, description="Tries of one request, the first included.")
+    retry_ratio: Ratio = Field(0.2, description="Retries per request in the long run.")
+    retry_reserve: int = Field(10, ge=0, description="Retries allowed at once beyond that.")
+
+
+class TelemetrySettings(Section):
+    """What is written down."""
+
+    decision_log: FilePath | None = Field(None, description="JSONL file of decisions; unset keeps them in memory only.")
+    decision_log_max_bytes: int = Field(256 * 2**20, ge=4096, description="Rotate above this size.")
+    decision_log_files: int = Field(4, ge=1, description="Rotated files to keep.")
+    journal: FilePath | None = Field(
+        None, description="JSONL file of every call to the core, for replay; unset is off."
+    )
+    log_format: Literal["json", "console"] = Field("json", description="Log lines for machines or for people.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Lowest level logged.")
+    request_log: bool = Field(True, description="One log line a request.")
+
+
+class Settings(BaseSettings):
+    """The whole tree."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="TIDEGATE_", env_nested_delimiter="__", frozen=True, extra="forbid", validate_default=True
+    )
+
+    settings_file: ClassVar[dict[str, Any]] = {}
+
+    server: ServerSettings = ServerSettings()
+    workers: tuple[WorkerSettings, ...] = Field((), description="The fleet.")
+    fleet: FleetSettings = FleetSettings()
+    routing: RoutingSettings = RoutingSettings()
+    health: HealthSettings = HealthSettings()
+    slo: SloSettings = SloSettings()
+    upstream: UpstreamSettings = UpstreamSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 (the library's signature)
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flag, then environment, then file."""
+        return init_settings, env_settings, InitSettingsSource(settings_cls, cls.settings_file)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        ids = [worker.id for worker in self.workers]
+        twice = sorted({worker_id for worker_id in ids if ids.count(worker_id) > 1})
+        if twice:
+            raise ValueError(f"workers share an id: {', '.join(twice)}")
+        unknown = sorted(set(self.slo.models.values()) - set(self.slo.classes))
+        if unknown:
+            raise ValueError(f"slo.models refers to unknown classes: {', '.join(unknown)}")
+        return self
+
+
+class SettingsError(ValueError):
+    """Settings that cannot be used, with one line per mistake."""
+
+
+def load_settings(file: FilePath | None = None, *, overrides: Sequence[str] = ()) -> Settings:
+    """Build the tree from a YAML file, the environment and `section.field=value` overrides.
+
+    Raises:
+        SettingsError: the file cannot be read, or a value is wrong.
+    """
+    tree: dict[str, Any] = {}
+    for override in overrides:
+        _put(tree, override)
+    source = _file_source(file)
+    try:
+        loaded: type[Settings] = type("Settings", (Settings,), {"settings_file": source})
+        return loaded(**tree)
+    except ValidationError as error:
+        lines = (f"{'.'.join(map(str, e['loc'])) or 'settings'}: {e['msg']}" for e in error.errors())
+        raise SettingsError("\n".join(lines)) from error
+    except pydantic_settings.SettingsError as error:
+        raise SettingsError(f"environment: {error}") from error
+
+
+def _file_source(file: FilePath | None) -> dict[str, Any]:
+    if file is None:
+        return {}
+    try:
+        tree = yaml.safe_load(file.read_bytes())
+    except OSError as error:
+        raise SettingsError(f"cannot read {file}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise SettingsError(f"{file} is not YAML: {error}") from error
+    if not isinstance(tree, dict | None):
+        raise SettingsError(f"{file} must hold a mapping of sections")
+    return tree or {}
+
+
+def _put(tree: dict[str, Any], override: str) -> None:
+    key, equals, value = override.partition("=")
+    *sections, field = key.split(".")
+    if not equals or not field:
+        raise SettingsError(f"--set takes section.field=value, not {override!r}")
+    for section in sections:
+        tree = tree.setdefault(section, {})
+        if not isinstance(tree, dict):
+            raise SettingsError(f"--set {override}: {section} is set to a value already")
+    try:
+        tree[field] = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise SettingsError(f"--set {override}: the value is not YAML: {error}") from error

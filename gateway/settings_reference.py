@@ -1,0 +1,130 @@
+"""The settings reference, made from the tree.
+
+The rule of this module: `python -m gateway.settings_reference > docs/reference/settings.md` writes the page; a test
+holds the two equal.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Final
+
+from gateway.settings import Settings
+
+Schema = Mapping[str, Any]
+"""A JSON schema, or a part of one."""
+
+INTRODUCTION: Final = """# Settings
+
+<!-- Written by `python -m gateway.settings_reference`; edit `gateway/settings.py` instead. -->
+
+A YAML file holds the sections below as nested mappings. An environment variable wins over the file, and
+`--set section.field=value` over both; lists and mappings are JSON in a variable. Whatever is unknown or wrong stops
+the start with the name of the field. Unset means that the field is left out or null.
+"""
+
+_BOUNDS: Final = MappingProxyType({"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"})
+_TYPES: Final = MappingProxyType(
+    {"integer": "integer", "number": "number", "string": "text", "boolean": "true or false"}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Where in the tree a section stands."""
+
+    key: str
+    has_variables: bool = True
+    """False within lists and mappings, which one variable holds as a whole."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """The fields' values where the place has its own; they go before the section's."""
+
+    def field(self, name: str, defaults: Mapping[str, Any] | None = None) -> "_Place":
+        """The place of a field; `defaults` are its values where it is a section."""
+        key = f"{self.key}.{name}" if self.key else name
+        return _Place(key=key, has_variables=self.has_variables, defaults=defaults or {})
+
+    def element(self, name: str) -> "_Place":
+        """The place of a section of which a list or mapping holds many."""
+        return replace(self.field(name), has_variables=False)
+
+    @property
+    def variable(self) -> str:
+        """The environment variable's cell."""
+        prefix = Settings.model_config.get("env_prefix", "")
+        return f"`{prefix}{self.key.upper().replace('.', '__')}`" if self.has_variables else ""
+
+
+def settings_reference() -> str:
+    """The page, in Markdown."""
+    tree = Settings.model_json_schema()
+    return "\n".join((INTRODUCTION, *_section(tree, tree["$defs"], _Place(key="")), ""))
+
+
+def _section(schema: Schema, models: Schema, place: _Place) -> Iterator[str]:
+    """A section's own table, then those of the sections within it."""
+    rows: list[str] = []
+    below: list[tuple[Schema, _Place]] = []
+    required = schema.get("required", ())
+    for name, prop in schema["properties"].items():
+        default = place.defaults.get(name, prop.get("default"))
+        here = place.field(name)
+        if "$ref" in prop and "properties" in _resolve(prop, models):
+            below.append((_resolve(prop, models), place.field(name, default)))
+            continue
+        value = "required" if name in required else _default(default)
+        rows.append(_row(f"`{here.key}`", here.variable, _type(prop, models), value, prop["description"]))
+        below += _elements(prop, models, place, name)
+    if rows:
+        yield from (f"## `{place.key}`\n", f"{schema['description']}\n") if place.key else ()
+        yield from (_row("Key", "Variable", "Type", "Default", "Meaning"), _row(*["---"] * 5), *rows, "")
+    for model, at in below:
+        yield from _section(model, models, at)
+
+
+def _elements(prop: Schema, models: Schema, place: _Place, name: str) -> Iterator[tuple[Schema, _Place]]:
+    """The section that a list or mapping holds many of, if it does."""
+    for inner, suffix in ((prop.get("items"), "[]"), (prop.get("additionalProperties"), ".<name>")):
+        if isinstance(inner, Mapping) and "$ref" in inner:
+            yield _resolve(inner, models), place.element(name + suffix)
+
+
+def _resolve(schema: Schema, models: Schema) -> Schema:
+    reference = schema.get("$ref")
+    resolved: Schema = schema if reference is None else models[reference.rpartition("/")[2]]
+    return resolved
+
+
+def _type(schema: Schema, models: Schema) -> str:
+    schema = _resolve(schema, models)
+    if "anyOf" in schema:
+        return " or ".join(_type(each, models) for each in schema["anyOf"] if each != {"type": "null"})
+    if "enum" in schema:
+        return ", ".join(f"`{value}`" for value in schema["enum"])
+    if schema.get("type") == "array":
+        return f"list of {_type(schema['items'], models)}"
+    if schema.get("type") == "object":
+        inner = schema.get("additionalProperties")
+        return f"mapping to {_type(inner, models)}" if inner else "sections"
+    return _scalar(schema)
+
+
+def _scalar(schema: Schema) -> str:
+    name = "path" if schema.get("format") == "path" else _TYPES[schema["type"]]
+    bounds = [f"{sign} {schema[bound]:g}" for bound, sign in _BOUNDS.items() if bound in schema]
+    matching = [f"matching `{schema['pattern']}`"] if "pattern" in schema else []
+    return " ".join((name, ", ".join((*bounds, *matching)))).strip()
+
+
+def _default(value: object) -> str:
+    return "unset" if value is None else f"`{json.dumps(value)}`"
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(settings_reference())

@@ -1,0 +1,213 @@
+"""Every metric of the gateway is declared here, once.
+
+The rule of this module: base units, `_total` only on counters, labels with bounded values, and one prefix
+without a colon (colons belong to recording rules, and `vllm:` to the engines). Nothing here counts;
+`recorder.Metrics` does.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from gateway.telemetry.buckets import (
+    DECISION_BUCKETS_S,
+    DURATION_BUCKETS_S,
+    RATIO_BUCKETS,
+    TPOT_BUCKETS_S,
+    TTFT_BUCKETS_S,
+)
+
+PREFIX: Final = "tidegate_"
+
+
+class MetricType(StrEnum):
+    """The exposed type."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+class SloBound(StrEnum):
+    """Which bound of every configured SLO is added to a histogram's boundaries."""
+
+    TTFT = "ttft"
+    TPOT = "tpot"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricSpec:
+    """One metric: its name without the prefix, what it says, and its shape."""
+
+    name: str
+    type: MetricType
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+    """Boundaries of a histogram; empty for the others."""
+    slo_bound: SloBound | None = None
+
+    @property
+    def full_name(self) -> str:
+        """The exposed name, with `_total` on a counter."""
+        return PREFIX + self.name
+
+    @property
+    def per_worker(self) -> bool:
+        """True where the series of a worker that left are dropped."""
+        return "worker" in self.labels
+
+
+def _counter(name: str, help_: str, *labels: str) -> MetricSpec:
+    return MetricSpec(name=name, type=MetricType.COUNTER, help=help_, labels=labels)
+
+
+def _gauge(name: str, help_: str, *labels: str) -> MetricSpec:
+    return MetricSpec(name=name, type=MetricType.GAUGE, help=help_, labels=labels)
+
+
+def _histogram(
+    name: str, help_: str, *labels: str, buckets: tuple[float, ...], slo_bound: SloBound | None = None
+) -> MetricSpec:
+    return MetricSpec(
+        name=name,
+        type=MetricType.HISTOGRAM,
+        help=help_,
+        labels=labels,
+        buckets=buckets,
+        slo_bound=slo_bound,
+    )
+
+
+REQUESTS = _counter(
+    "requests_total",
+    "Requests that ended, by how; path and served_model are `none` where a request was not routed.",
+    "model", "served_model", "path", "outcome",
+)  # fmt: skip
+REQUEST_DURATION = _histogram(
+    "request_duration_seconds",
+    "From a request's arrival to its last byte or its failure.",
+    "model", "outcome",
+    buckets=DURATION_BUCKETS_S,
+)  # fmt: skip
+TTFT = _histogram(
+    "ttft_seconds",
+    "From a request's arrival to the first content sent to the client.",
+    "model", "path",
+    buckets=TTFT_BUCKETS_S,
+    slo_bound=SloBound.TTFT,
+)  # fmt: skip
+ITL = _histogram(
+    "itl_seconds",
+    "Between one content event of a stream and the next.",
+    "model",
+    buckets=TPOT_BUCKETS_S,
+    slo_bound=SloBound.TPOT,
+)
+TPOT = _histogram(
+    "tpot_seconds",
+    "A stream's mean time per output token after the first.",
+    "model", "path",
+    buckets=TPOT_BUCKETS_S,
+    slo_bound=SloBound.TPOT,
+)  # fmt: skip
+PREFILL_LEG = _histogram(
+    "prefill_leg_seconds",
+    "How long the prefill worker took to answer, for requests on the remote path.",
+    "model",
+    buckets=TTFT_BUCKETS_S,
+)
+DECISION = _histogram(
+    "decision_seconds",
+    "How long the core took to route a request or to refuse it.",
+    buckets=DECISION_BUCKETS_S,
+)
+TOKENS = _counter(
+    "tokens_total",
+    "Tokens as the workers reported them; cached tokens are a part of the input tokens.",
+    "model", "type",
+)  # fmt: skip
+INFLIGHT = _gauge("inflight_requests", "Requests being served.", "model")
+
+PATHS = _counter("path_total", "Decisions by path and by the reason for it.", "path", "reason")
+WORKER_SELECTED = _counter(
+    "worker_selected_total",
+    "Decisions that chose a worker, by the leg that it was chosen for.",
+    "worker", "role", "policy",
+)  # fmt: skip
+PREDICTED_HIT = _histogram(
+    "predicted_prefix_hit_ratio",
+    "Share of the prompt that the worker chosen for the prefill was thought to hold.",
+    buckets=RATIO_BUCKETS,
+)
+ACTUAL_CACHED = _histogram(
+    "actual_cached_ratio",
+    "Share of the prompt that the worker reported as cached.",
+    buckets=RATIO_BUCKETS,
+)
+REFUSALS = _counter("refusals_total", "Requests that the core would not route.", "reason")
+RETRIES = _counter("retries_total", "Attempts given up for another one, by what went wrong.", "cause")
+UPSTREAM_ERRORS = _counter("upstream_errors_total", "Failures of a worker's legs.", "worker", "kind")
+
+SLO_ATTAINED = _counter("slo_attained_total", "Routed requests that met their SLO.", "slo", "path")
+SLO_MISSED = _counter(
+    "slo_missed_total",
+    "Routed requests that missed their SLO, by the bound that was missed.",
+    "slo", "path", "bound",
+)  # fmt: skip
+SLO_BURN_RATE = _gauge(
+    "slo_burn_rate",
+    "How many times faster than allowed the error budget was spent over the window.",
+    "slo", "window",
+)  # fmt: skip
+
+WORKERS = _gauge("workers", "Known workers by role and state.", "role", "state")
+WORKER_INFLIGHT_REQUESTS = _gauge(
+    "worker_inflight_requests",
+    "Requests that the gateway has in flight at the worker.",
+    "worker", "role",
+)  # fmt: skip
+WORKER_INFLIGHT_TOKENS = _gauge(
+    "worker_inflight_tokens",
+    "KV tokens that requests in flight hold or have reserved at the worker.",
+    "worker", "role",
+)  # fmt: skip
+WORKER_QUEUE_DEPTH = _gauge(
+    "worker_queue_depth",
+    "Requests waiting inside the engine, from its last fresh sample; absent without one.",
+    "worker", "role",
+)  # fmt: skip
+WORKER_KV_USED = _gauge(
+    "worker_kv_used_ratio",
+    "Share of the worker's KV cache in use, in [0,1]; absent where it is not known.",
+    "worker", "role",
+)  # fmt: skip
+WORKER_SAMPLE_AGE = _gauge(
+    "worker_sample_age_seconds",
+    "Age of the last sample of the worker's own metrics; absent before the first.",
+    "worker", "role",
+)  # fmt: skip
+WORKER_BREAKER = _gauge(
+    "worker_breaker_state",
+    "0 closed (well), 1 half-open (on trial), 2 open (ejected), 3 down (probe fails), 4 draining.",
+    "worker", "role",
+)  # fmt: skip
+UPSTREAM_CONNECTIONS = _gauge("upstream_connections", "Connections to the worker by state.", "worker", "state")
+
+PREFIX_BLOCKS = _gauge("prefix_index_blocks", "Prompt blocks in the prefix index, over all workers.")
+BYTES_PER_TOKEN = _gauge("bytes_per_token", "Calibrated bytes of prompt text per token.", "model")
+POLICY_INFO = _gauge("policy_info", "The routing policy in force; always 1.", "policy", "version")
+DECISION_LOG_RECORDS = _counter("decision_log_records_total", "Records written to the decision log.")
+DECISION_LOG_DROPPED = _counter(
+    "decision_log_dropped_total",
+    "Records that the decision log lost to a full queue or a failing disk.",
+)
+EVENT_LOOP_LAG = _gauge(
+    "event_loop_lag_seconds",
+    "How late the event loop ran its timers: a moving average, and the largest since the last scrape.",
+    "stat",
+)
+BUILD_INFO = _gauge("build_info", "The running build; always 1.", "version", "commit")
+
+METRICS: Final = tuple(value for value in tuple(globals().values()) if isinstance(value, MetricSpec))
+"""All of the above, in order."""

@@ -1,0 +1,245 @@
+"""Counting what the gateway does.
+
+The rule of this module: one `record()` per request, when it has ended, updates every per-request metric. What
+happens more often (the events of a stream) or elsewhere (a failed leg, a retry) has a method of its own.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from prometheus_client.samples import Sample
+
+from gateway.core.types import (
+    Decision,
+    Outcome,
+    OutcomeKind,
+    Path,
+    Refusal,
+    RefusalKind,
+    SloTarget,
+    WorkerId,
+)
+from gateway.telemetry import metrics
+from gateway.telemetry.buckets import with_thresholds
+from gateway.telemetry.labels import (
+    MODEL_CAP,
+    NO_MODEL,
+    NO_PATH,
+    LabelCap,
+    Leg,
+    MissedBound,
+    TokenType,
+    UpstreamErrorKind,
+)
+from gateway.telemetry.metrics import MetricSpec, SloBound
+from gateway.telemetry.series import CounterSeries, Family, GaugeSeries, HistogramSeries
+
+AnyFamily = Family[CounterSeries] | Family[GaugeSeries] | Family[HistogramSeries]
+
+
+class Metrics:
+    """The gateway's counters and histograms since its start.
+
+    `slos` are the configured objectives: their bounds become histogram boundaries and their series start at
+    zero. All methods are called on the event loop's thread.
+    """
+
+    def __init__(self, *, slos: Iterable[SloTarget] = (), model_cap: int = MODEL_CAP) -> None:
+        slos = tuple(slos)
+        self._models: Final = LabelCap(model_cap)
+        self._begun: Final[set[str]] = set()
+        self._families: Final[dict[MetricSpec, AnyFamily]] = {}
+        self._requests: Final = self._counter(metrics.REQUESTS)
+        self._duration: Final = self._histogram(metrics.REQUEST_DURATION, slos)
+        self._ttft: Final = self._histogram(metrics.TTFT, slos)
+        self._itl: Final = self._histogram(metrics.ITL, slos)
+        self._tpot: Final = self._histogram(metrics.TPOT, slos)
+        self._prefill_leg: Final = self._histogram(metrics.PREFILL_LEG, slos)
+        self._decision: Final = self._histogram(metrics.DECISION, slos).labels()
+        self._predicted_hit: Final = self._histogram(metrics.PREDICTED_HIT, slos).labels()
+        self._actual_cached: Final = self._histogram(metrics.ACTUAL_CACHED, slos).labels()
+        self._tokens: Final = self._counter(metrics.TOKENS)
+        self._inflight: Final = self._gauge(metrics.INFLIGHT)
+        self._paths: Final = self._counter(metrics.PATHS)
+        self._worker_selected: Final = self._counter(metrics.WORKER_SELECTED)
+        self._refusals: Final = self._counter(metrics.REFUSALS)
+        self._retries: Final = self._counter(metrics.RETRIES)
+        self._upstream_errors: Final = self._counter(metrics.UPSTREAM_ERRORS)
+        self._slo_attained: Final = self._counter(metrics.SLO_ATTAINED)
+        self._slo_missed: Final = self._counter(metrics.SLO_MISSED)
+        self._start_at_zero(slos)
+
+    def record(
+        self,
+        routed: Decision | Refusal | None,
+        outcome: Outcome,
+        *,
+        model_label: str,
+        decision_s: float | None = None,
+        prefill_leg_s: float | None = None,
+    ) -> None:
+        """Count one request that has ended.
+
+        `routed` is the last decision, or the core's refusal, or None where the request never got to the core;
+        `model_label` the model that the client asked for (any text: it is capped here); `decision_s` the time
+        that the core took; `prefill_leg_s` the time of the prefill leg, where there was one.
+        """
+        if decision_s is not None:
+            self._decision.observe(decision_s)
+        if isinstance(routed, Decision):
+            self._count_routed(routed, outcome, self._begin_model(model_label, routed), prefill_leg_s)
+        else:
+            self._count_unrouted(routed, outcome, self._models.known(model_label))
+
+    def retried(self, given_up: Decision, cause: UpstreamErrorKind, *, decision_s: float | None = None) -> None:
+        """Count an attempt that was given up for another one; the last attempt is counted by `record()`."""
+        self._retries.labels(cause).inc()
+        self._count_choice(given_up)
+        if decision_s is not None:
+            self._decision.observe(decision_s)
+
+    def upstream_error(self, worker_id: WorkerId, kind: UpstreamErrorKind) -> None:
+        """Count a failed leg."""
+        self._upstream_errors.labels(worker_id, kind).inc()
+
+    def itl(self, model_label: str) -> HistogramSeries:
+        """The inter-token histogram of a routed model, to keep for a stream and tell every gap in seconds."""
+        return self._itl.labels(self._models.admit(model_label))
+
+    def inflight(self, model_label: str) -> GaugeSeries:
+        """The in-flight gauge of a routed model: `inc()` as a request is sent, `dec()` once as it ends."""
+        return self._inflight.labels(self._models.admit(model_label))
+
+    def follow_workers(self, workers: Iterable[WorkerId]) -> None:
+        """Drop the series of workers not among `workers`; the error counts of those that are start at zero."""
+        known = frozenset(workers)
+        for spec, family in self._families.items():
+            if spec.per_worker:
+                family.keep("worker", known)
+        for worker in sorted(known):
+            for kind in UpstreamErrorKind:
+                self._upstream_errors.labels(worker, kind)
+
+    def samples(self) -> Mapping[MetricSpec, Iterator[Sample]]:
+        """Every series by metric, read as the iterators run."""
+        return {spec: family.samples() for spec, family in self._families.items()}
+
+    def _count_unrouted(self, refusal: Refusal | None, outcome: Outcome, model: str) -> None:
+        if refusal is not None:
+            self._refusals.labels(refusal.kind).inc()
+        self._requests.labels(model, NO_MODEL, NO_PATH, outcome.kind).inc()
+        self._duration.labels(model, outcome.kind).observe(outcome.duration_s)
+
+    def _count_routed(self, decision: Decision, outcome: Outcome, model: str, prefill_leg_s: float | None) -> None:
+        path = decision.path
+        self._requests.labels(model, self._models.admit(decision.model), path, outcome.kind).inc()
+        self._duration.labels(model, outcome.kind).observe(outcome.duration_s)
+        if outcome.ttft_s is not None:
+            self._ttft.labels(model, path).observe(outcome.ttft_s)
+        if outcome.tpot_s is not None:
+            self._tpot.labels(model, path).observe(outcome.tpot_s)
+        if prefill_leg_s is not None:
+            self._prefill_leg.labels(model).observe(prefill_leg_s)
+        self._count_choice(decision)
+        self._count_tokens(outcome, model)
+        self._count_hits(decision, outcome)
+        self._count_slo(decision, outcome)
+
+    def _count_choice(self, decision: Decision) -> None:
+        self._paths.labels(decision.path, decision.reason).inc()
+        self._worker_selected.labels(decision.decode_worker, Leg.DECODE, decision.policy).inc()
+        if decision.prefill_worker is not None:
+            self._worker_selected.labels(decision.prefill_worker, Leg.PREFILL, decision.policy).inc()
+
+    def _count_tokens(self, outcome: Outcome, model: str) -> None:
+        if outcome.input_tokens is not None:
+            self._tokens.labels(model, TokenType.INPUT).inc(outcome.input_tokens)
+        if outcome.cached_tokens is not None:
+            self._tokens.labels(model, TokenType.CACHED).inc(outcome.cached_tokens)
+        if outcome.output_tokens is not None:
+            self._tokens.labels(model, TokenType.OUTPUT).inc(outcome.output_tokens)
+
+    def _count_hits(self, decision: Decision, outcome: Outcome) -> None:
+        isl_tokens = decision.features.isl_tokens
+        if isl_tokens > 0:
+            on_prefill = decision.path is Path.REMOTE
+            hit_tokens = decision.prefill_hit_tokens if on_prefill else decision.decode_hit_tokens
+            self._predicted_hit.observe(min(1.0, hit_tokens / isl_tokens))
+        if outcome.cached_tokens is not None and outcome.input_tokens:
+            self._actual_cached.observe(min(1.0, outcome.cached_tokens / outcome.input_tokens))
+
+    def _count_slo(self, decision: Decision, outcome: Outcome) -> None:
+        if outcome.attained is None:
+            return
+        name, path = decision.slo.name, decision.path
+        if outcome.attained:
+            self._slo_attained.labels(name, path).inc()
+        else:
+            self._slo_missed.labels(name, path, missed_bound(decision.slo, outcome)).inc()
+
+    def _begin_model(self, model: str, decision: Decision) -> str:
+        label = self._models.admit(model)
+        if label not in self._begun:
+            self._begun.add(label)
+            served = self._models.admit(decision.model)
+            for path in Path:
+                for kind in OutcomeKind:
+                    self._requests.labels(label, served, path, kind)
+        return label
+
+    def _start_at_zero(self, slos: Iterable[SloTarget]) -> None:
+        for refusal in RefusalKind:
+            self._refusals.labels(refusal)
+        for cause in UpstreamErrorKind:
+            self._retries.labels(cause)
+        for slo in slos:
+            for path in Path:
+                self._slo_attained.labels(slo.name, path)
+                for bound in MissedBound:
+                    self._slo_missed.labels(slo.name, path, bound)
+
+    def _counter(self, spec: MetricSpec) -> Family[CounterSeries]:
+        family = Family(spec.full_name, spec.labels, CounterSeries)
+        self._families[spec] = family
+        return family
+
+    def _gauge(self, spec: MetricSpec) -> Family[GaugeSeries]:
+        family = Family(spec.full_name, spec.labels, GaugeSeries)
+        self._families[spec] = family
+        return family
+
+    def _histogram(self, spec: MetricSpec, slos: tuple[SloTarget, ...]) -> Family[HistogramSeries]:
+        bounds = _boundaries(spec, slos)
+        family = Family(spec.full_name, spec.labels, lambda: HistogramSeries(bounds))
+        self._families[spec] = family
+        return family
+
+
+def missed_bound(slo: SloTarget, outcome: Outcome) -> MissedBound:
+    """Which bound a request that missed its SLO went over, as `gateway.core.slo` judges.
+
+    A cancelled request can only have missed its TTFT; an answer that came whole is held to the sum of both.
+    """
+    if outcome.kind is OutcomeKind.CANCELLED:
+        return MissedBound.TTFT
+    if outcome.kind is not OutcomeKind.OK:
+        return MissedBound.FAILED
+    is_late = _over(outcome.ttft_s, slo.ttft_s)
+    is_slow = _over(outcome.tpot_s, slo.tpot_s)
+    if is_late is is_slow:
+        return MissedBound.BOTH
+    return MissedBound.TTFT if is_late else MissedBound.TPOT
+
+
+def _over(value: float | None, bound: float | None) -> bool:
+    return value is not None and bound is not None and value > bound
+
+
+def _boundaries(spec: MetricSpec, slos: Iterable[SloTarget]) -> tuple[float, ...]:
+    match spec.slo_bound:
+        case SloBound.TTFT:
+            return with_thresholds(spec.buckets, (slo.ttft_s for slo in slos))
+        case SloBound.TPOT:
+            return with_thresholds(spec.buckets, (slo.tpot_s for slo in slos))
+        case None:
+            return spec.buckets

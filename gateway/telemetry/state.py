@@ -1,0 +1,177 @@
+"""What a scrape reads from the running gateway, and the gauges that it becomes.
+
+The rule of this module: gauges are read when asked for, never kept, so they cannot be stale. A signal that is
+None gives no series.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, Protocol
+
+from gateway.core.health import HealthState
+from gateway.core.types import Role, WorkerId
+from gateway.telemetry import metrics
+from gateway.telemetry.labels import LagStat
+from gateway.telemetry.loop_lag import LoopLag
+from gateway.telemetry.metrics import MetricSpec
+
+DRAINING: Final = "draining"
+
+BREAKER_NUMBER: Mapping[str, int] = MappingProxyType(
+    {
+        HealthState.CLOSED: 0,
+        HealthState.HALF_OPEN: 1,
+        HealthState.OPEN: 2,
+        HealthState.DOWN: 3,
+        DRAINING: 4,
+    }
+)
+"""The value of `worker_breaker_state` by state; also the closed list of `state` in `workers`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerState:
+    """One worker as the gauges show it."""
+
+    worker_id: WorkerId
+    role: Role
+    state: HealthState
+    draining: bool
+    inflight_requests: int
+    inflight_tokens: int
+    queue_depth: int | None = None
+    kv_used_ratio: float | None = None
+    sample_age_s: float | None = None
+
+    @property
+    def shown_state(self) -> str:
+        """The state as a label: draining goes before health."""
+        return DRAINING if self.draining else self.state.value
+
+
+class StateReader(Protocol):
+    """The core's state as of now."""
+
+    def workers(self) -> Sequence[WorkerState]:
+        """All known workers."""
+        ...
+
+    def prefix_blocks(self) -> int:
+        """Blocks in the prefix index, over all workers."""
+        ...
+
+    def bytes_per_token(self) -> Mapping[str, float]:
+        """Calibrated bytes of text per token, by model."""
+        ...
+
+    def burn_rates(self) -> Mapping[tuple[str, str], float]:
+        """Burn rate by (SLO name, window), the window as in `5m`."""
+        ...
+
+    def policy(self) -> tuple[str, str]:
+        """Name and version of the policy in force."""
+        ...
+
+
+class PoolReader(Protocol):
+    """The upstream connection pool."""
+
+    def connections(self) -> Mapping[tuple[str, str], int]:
+        """Open connections by (worker, state)."""
+        ...
+
+
+class DecisionLogReader(Protocol):
+    """The decision log's own counts."""
+
+    @property
+    def written(self) -> int:
+        """Records written."""
+        ...
+
+    @property
+    def dropped(self) -> int:
+        """Records lost."""
+        ...
+
+
+class LagReader(Protocol):
+    """The event loop's lag."""
+
+    def take(self) -> LoopLag | None:
+        """The lag since the last call; None before the first sample."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readers:
+    """Everything that a scrape reads; a part that is not running is None and shows no series."""
+
+    state: StateReader
+    pool: PoolReader | None = None
+    decision_log: DecisionLogReader | None = None
+    loop_lag: LagReader | None = None
+
+
+Reading = tuple[MetricSpec, tuple[str, ...], float]
+"""A metric, its label values and its value."""
+
+
+def read(readers: Readers, workers: Sequence[WorkerState]) -> Iterator[Reading]:
+    """All values of this moment; `workers` is the reader's answer, taken once per scrape."""
+    yield from _fleet(workers)
+    for worker in workers:
+        yield from _worker(worker)
+    yield from _core(readers.state)
+    if readers.pool is not None:
+        known = {worker.worker_id for worker in workers}
+        yield from _connections(readers.pool.connections(), known)
+    if readers.decision_log is not None:
+        yield metrics.DECISION_LOG_RECORDS, (), readers.decision_log.written
+        yield metrics.DECISION_LOG_DROPPED, (), readers.decision_log.dropped
+    if readers.loop_lag is not None:
+        yield from _loop_lag(readers.loop_lag.take())
+
+
+def _fleet(workers: Iterable[WorkerState]) -> Iterator[Reading]:
+    count = Counter((worker.role, worker.shown_state) for worker in workers)
+    for role in Role:
+        for state in BREAKER_NUMBER:
+            yield metrics.WORKERS, (role, state), count[role, state]
+
+
+def _worker(worker: WorkerState) -> Iterator[Reading]:
+    values: tuple[tuple[MetricSpec, float | None], ...] = (
+        (metrics.WORKER_INFLIGHT_REQUESTS, worker.inflight_requests),
+        (metrics.WORKER_INFLIGHT_TOKENS, worker.inflight_tokens),
+        (metrics.WORKER_QUEUE_DEPTH, worker.queue_depth),
+        (metrics.WORKER_KV_USED, worker.kv_used_ratio),
+        (metrics.WORKER_SAMPLE_AGE, worker.sample_age_s),
+        (metrics.WORKER_BREAKER, BREAKER_NUMBER[worker.shown_state]),
+    )
+    for spec, value in values:
+        if value is not None:
+            yield spec, (worker.worker_id, worker.role), value
+
+
+def _core(state: StateReader) -> Iterator[Reading]:
+    yield metrics.PREFIX_BLOCKS, (), state.prefix_blocks()
+    for model, bytes_per_token in state.bytes_per_token().items():
+        yield metrics.BYTES_PER_TOKEN, (model,), bytes_per_token
+    for (slo, window), rate in state.burn_rates().items():
+        yield metrics.SLO_BURN_RATE, (slo, window), rate
+    yield metrics.POLICY_INFO, state.policy(), 1.0
+
+
+def _connections(counts: Mapping[tuple[str, str], int], known: set[WorkerId]) -> Iterator[Reading]:
+    for (worker, state), count in counts.items():
+        if worker in known:
+            yield metrics.UPSTREAM_CONNECTIONS, (worker, state), count
+
+
+def _loop_lag(lag: LoopLag | None) -> Iterator[Reading]:
+    if lag is not None:
+        yield metrics.EVENT_LOOP_LAG, (LagStat.EWMA,), lag.ewma_s
+        yield metrics.EVENT_LOOP_LAG, (LagStat.MAX,), lag.max_s

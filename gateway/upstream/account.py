@@ -1,0 +1,104 @@
+"""One request's own books: how long it took to decide, and what is written down when it ends.
+
+The rule of this module: a request is closed once. Core, metrics, decision log and log line are told the same outcome
+at the same moment.
+"""
+
+from gateway.core.events import Finished
+from gateway.core.slo import attained
+from gateway.core.types import Decision, Outcome, OutcomeKind, Refusal, RequestFacts, WorkerId
+from gateway.upstream.services import ClientRequest, Services
+from gateway.upstream.watch import AnswerWatch
+
+
+class Account:
+    """Keeps a request's times and closes it."""
+
+    __slots__ = ("_facts", "_model", "_request", "_services", "closed", "decision_s", "prefill_leg_s")
+
+    def __init__(self, services: Services, request: ClientRequest, facts: RequestFacts, model: str) -> None:
+        self._services = services
+        self._request = request
+        self._facts = facts
+        self._model = model
+        self.closed = False
+        self.decision_s = 0.0
+        """What the last decision took."""
+        self.prefill_leg_s: float | None = None
+
+    def decide(self, *, exclude: frozenset[WorkerId], attempt: int) -> Decision | Refusal:
+        """Ask the core, and note how long it took."""
+        clock = self._services.clock
+        began_s = clock()
+        routed = self._services.core.submit(self._facts, began_s, exclude=exclude, attempt=attempt)
+        self.decision_s = clock() - began_s
+        return routed
+
+    def open(self) -> None:
+        """The request is routed and in flight."""
+        self._services.telemetry.metrics.inflight(self._model).inc()
+
+    def refuse(self, refusal: Refusal, status: int) -> None:
+        """Close a request that was never routed."""
+        assert not self.closed
+        self.closed = True
+        duration_s = self._services.clock() - self._request.arrived_s
+        self._tell(refusal, Outcome(kind=OutcomeKind.REFUSED, status=status, duration_s=duration_s))
+
+    def close(
+        self,
+        decision: Decision,
+        kind: OutcomeKind,
+        status: int,
+        *,
+        watch: AnswerWatch | None,
+        blame: WorkerId | None,
+    ) -> None:
+        """Close a routed request: its reservation ends here."""
+        assert not self.closed
+        self.closed = True
+        now_s = self._services.clock()
+        outcome = self._outcome(decision, kind, status, watch, now_s)
+        self._services.core.observe(
+            Finished(at_s=now_s, decision_id=decision.decision_id, outcome=outcome, blame=blame)
+        )
+        self._services.telemetry.metrics.inflight(self._model).dec()
+        self._tell(decision, outcome)
+
+    def _outcome(
+        self, decision: Decision, kind: OutcomeKind, status: int, watch: AnswerWatch | None, now_s: float
+    ) -> Outcome:
+        arrived_s = self._request.arrived_s
+        first_s = watch.first_content_s if watch else None
+        ttft_s = None if first_s is None else first_s - arrived_s
+        usage = watch.usage() if watch else None
+        output_tokens = usage.output_tokens if usage else None
+        tpot_s = watch.tpot_s(output_tokens) if watch else None
+        return Outcome(
+            kind=kind,
+            status=status,
+            duration_s=now_s - arrived_s,
+            ttft_s=ttft_s,
+            tpot_s=tpot_s,
+            input_tokens=usage.input_tokens if usage else None,
+            cached_tokens=usage.cached_tokens if usage else None,
+            output_tokens=output_tokens,
+            attained=attained(
+                decision.slo,
+                kind=kind,
+                duration_s=now_s - arrived_s,
+                ttft_s=ttft_s,
+                tpot_s=tpot_s,
+                output_tokens=output_tokens,
+            ),
+        )
+
+    def _tell(self, routed: Decision | Refusal, outcome: Outcome) -> None:
+        self._services.telemetry.finished(
+            routed,
+            outcome,
+            request_id=self._request.request_id,
+            model=self._model,
+            decision_s=self.decision_s,
+            prefill_leg_s=self.prefill_leg_s,
+        )

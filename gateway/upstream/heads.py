@@ -1,0 +1,136 @@
+"""Heads are rebuilt, never copied.
+
+Whatever frames or routes one hop (Host, Content-Length, Transfer-Encoding, Connection and what it names) is the
+gateway's own on each side; everything else passes in its order. No client byte can start a new header line.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gateway.upstream.origin import Origin
+
+HeaderPairs = Sequence[tuple[bytes, bytes]]
+
+HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"http2-settings",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+# Accept-Encoding goes so that streams stay readable; Expect, since the whole body is already here.
+_NOT_FORWARDED = HOP_BY_HOP | {b"accept-encoding", b"content-length", b"expect", b"host"}
+# The gateway's own server writes its own Date and Server.
+_NOT_RETURNED = HOP_BY_HOP | {b"date", b"server"}
+_NOT_RETURNED_WHEN_REFRAMED = _NOT_RETURNED | {b"content-length"}
+
+_TOKEN = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_NOT_IN_TARGET = bytes([*range(0x21), 0x7F])
+_METHODS_WITH_BODY = frozenset({b"POST", b"PUT", b"PATCH"})
+
+
+class UnsafeHead(ValueError):  # noqa: N818 - it describes the head
+    """A request head that could be read in two ways was not sent; the client's doing, so 400."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamRequest:
+    """One request as the gateway means it; the pool turns it into bytes for the origin at hand."""
+
+    method: bytes
+    target: bytes
+    """Path and query as the client sent them, in origin form; the origin's base path is put before it."""
+    headers: HeaderPairs = ()
+    """The client's headers; those of one hop are dropped."""
+    own_headers: HeaderPairs = ()
+    """The gateway's headers: they replace the client's of the same name, and Connection cannot remove them."""
+    body: bytes | tuple[bytes, ...] = b""
+    """The whole body; segments are written one after the other without being joined here."""
+
+    @property
+    def segments(self) -> tuple[bytes, ...]:
+        """The body as segments, none where it is empty."""
+        if isinstance(self.body, tuple):
+            return self.body
+        return (self.body,) if self.body else ()
+
+    @property
+    def body_bytes(self) -> int:
+        """The Content-Length."""
+        return sum(map(len, self.body)) if isinstance(self.body, tuple) else len(self.body)
+
+
+def build_head(request: UpstreamRequest, origin: Origin) -> bytes:
+    """Return the request head for `origin`, up to and including the blank line.
+
+    Raises UnsafeHead for a header name that is not a token, for CR, LF or NUL in any value, and for a method or
+    target that does not fit on a request line.
+    """
+    _check_request_line(request.method, request.target)
+    lines = [
+        b"%b %b%b HTTP/1.1" % (request.method, origin.base_path, request.target),
+        b"host: " + origin.authority,
+    ]
+    if request.own_headers:
+        _add(lines, request.own_headers, dropped=_NOT_FORWARDED)
+        own_names = {name.lower() for name, _ in request.own_headers}
+        _add(lines, request.headers, dropped=_NOT_FORWARDED | own_names | _named(request.headers))
+    else:
+        _add(lines, request.headers, dropped=_NOT_FORWARDED | _named(request.headers))
+    length = request.body_bytes
+    if length or request.method in _METHODS_WITH_BODY:
+        lines.append(b"content-length: %d" % length)
+    return _join(lines)
+
+
+def filter_response_headers(headers: HeaderPairs, *, reframed: bool = False) -> list[tuple[bytes, bytes]]:
+    """Return what goes back to the client, in order and with repeats; names must be in lower case.
+
+    `reframed` says that the body will not reach the client byte for byte, so the worker's Content-Length is
+    dropped with the headers of one hop.
+    """
+    dropped = _NOT_RETURNED_WHEN_REFRAMED if reframed else _NOT_RETURNED
+    named = _named(headers)
+    if named:
+        dropped = dropped | named
+    return [pair for pair in headers if pair[0] not in dropped]
+
+
+def _check_request_line(method: bytes, target: bytes) -> None:
+    if not method or method.translate(None, _TOKEN):
+        raise UnsafeHead("the method is not a token")
+    if target[:1] != b"/" or len(target.translate(None, _NOT_IN_TARGET)) != len(target):
+        raise UnsafeHead("the target is not a path in printable characters")
+
+
+def _named(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:
+    """Return the names that Connection headers declare to be of one hop, in lower case."""
+    values = [value for name, value in headers if name.lower() == b"connection"]
+    if not values:
+        return frozenset()
+    return frozenset(name.strip().lower() for name in b",".join(values).split(b","))
+
+
+def _add(lines: list[bytes], headers: HeaderPairs, *, dropped: frozenset[bytes]) -> None:
+    for name, value in headers:
+        # "Transfer-Encoding " with a space is no name that we know, and a lenient worker would heed it.
+        if not name or name.translate(None, _TOKEN):
+            raise UnsafeHead("a header name is not a token")
+        if name.lower() not in dropped:
+            lines.append(name + b": " + value)
+
+
+def _join(lines: list[bytes]) -> bytes:
+    head = b"\r\n".join(lines) + b"\r\n\r\n"
+    # Counting is cheaper than a check per header: any break beyond our own came from a value.
+    breaks = len(lines) + 1
+    if head.count(b"\r") != breaks or head.count(b"\n") != breaks or b"\0" in head:
+        raise UnsafeHead("a header value holds CR, LF or NUL")
+    return head

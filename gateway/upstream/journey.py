@@ -1,0 +1,303 @@
+"""One request's journey: decide, dispatch, relay, and end exactly once.
+
+The rule of this module: a state machine of callbacks without tasks, so that it serves an ASGI handler and a raw
+protocol alike. Whatever happens, there is one terminal event, one released reservation, one metric and one record.
+
+    routed -> [prefill leg] -> decode leg -> relaying -> ended
+        ^___________|______________|   another worker, while the client has seen nothing and the budget lasts
+"""
+
+from typing import assert_never
+
+from gateway.core.events import Dispatched, FirstToken, Prefilled, PrefillLost
+from gateway.core.types import Decision, OutcomeKind, Path, Refusal, WorkerId
+from gateway.telemetry.labels import UpstreamErrorKind
+from gateway.upstream.account import Account
+from gateway.upstream.answers import answer_error, relayed_headers
+from gateway.upstream.errors import PoolClosed, UpstreamError
+from gateway.upstream.exchange import Exchange
+from gateway.upstream.faults import Fault, fault_of_error, fault_of_status
+from gateway.upstream.heads import UnsafeHead, UpstreamRequest
+from gateway.upstream.legs import DecodeLeg, HeldAnswer, PrefillLeg
+from gateway.upstream.services import ClientRequest, ClientSink, Headers, Services
+from gateway.upstream.watch import AnswerWatch
+from gateway.wire import errors as api_errors
+from gateway.wire.disagg import nixl
+from gateway.wire.errors import ApiError
+from gateway.wire.openai import Peeked
+
+CLIENT_CLOSED_REQUEST = 499
+MAX_UPSTREAM_ID_CHARS = 128
+
+
+class Journey:
+    """Carries one peeked request to its end. Make it, call `begin`, and pass on what the client does."""
+
+    def __init__(self, services: Services, request: ClientRequest, peeked: Peeked, sink: ClientSink) -> None:
+        self._services = services
+        self._request = request
+        self._peeked = peeked
+        self._sink = sink
+        self._excluded: frozenset[WorkerId] = frozenset()
+        self._decision: Decision | None = None
+        self._exchange: Exchange | None = None
+        self._watch: AnswerWatch | None = None
+        self._status = 0
+        self._account = Account(services, request, peeked.facts, peeked.raw_model)
+        self._streaming = False
+        self._prefill_began_s = 0.0
+
+    # -- what the client does --------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Decide and send the first leg."""
+        self._services.budget.saw_request()
+        routed = self._account.decide(exclude=self._excluded, attempt=1)
+        match routed:
+            case Decision():
+                self._account.open()
+                self._decision = routed
+                self._dispatch(routed)
+            case Refusal():
+                error = api_errors.from_refusal(routed)
+                self._account.refuse(routed, error.status)
+                answer_error(self._sink, error, self._request.request_id, None)
+            case _:
+                assert_never(routed)
+
+    def client_gone(self) -> None:
+        """The client left: stop upstream. A prefill leg is stopped too: its transfer begins only with the decode."""
+        if not self._account.closed:
+            self._finish(OutcomeKind.CANCELLED, CLIENT_CLOSED_REQUEST)
+
+    def pause(self) -> None:
+        """The client reads slower than the worker writes."""
+        if self._exchange is not None:
+            self._exchange.pause_reading()
+
+    def resume(self) -> None:
+        """The client has caught up."""
+        if self._exchange is not None:
+            self._exchange.resume_reading()
+
+    # -- dispatch ----------------------------------------------------------------------------------------------
+
+    def _dispatch(self, decision: Decision) -> None:
+        body = self._request.body
+        if self._peeked.sent_kv_transfer_params:
+            body = nixl.decode_body(body, None)
+        if decision.path is Path.REMOTE:
+            self._send_prefill(decision)
+        else:
+            self._send_decode(decision, body)
+        if not self._account.closed:
+            self._services.core.observe(Dispatched(at_s=self._services.clock(), decision_id=decision.decision_id))
+
+    def _send_prefill(self, decision: Decision) -> None:
+        assert decision.prefill_worker is not None
+        self._prefill_began_s = self._services.clock()
+        leg = PrefillLeg(self._prefill_answered, self._prefill_failed)
+        body = nixl.prefill_body(self._request.body, self._peeked.facts.endpoint)
+        self._send(decision.prefill_worker, body, leg)
+
+    def _send_decode(self, decision: Decision, body: bytes) -> None:
+        self._send(decision.decode_worker, body, DecodeLeg(self))
+
+    def _send(self, worker_id: WorkerId, body: bytes, leg: PrefillLeg | DecodeLeg) -> None:
+        services, request = self._services, self._request
+        limits = services.prefill_limits if isinstance(leg, PrefillLeg) else services.decode_limits
+        outgoing = UpstreamRequest(
+            method=request.method,
+            target=request.target,
+            headers=request.headers,
+            own_headers=((b"x-request-id", self._upstream_id()),),
+            body=body,
+        )
+        origin = services.origins[worker_id]
+        try:
+            self._exchange = services.pool.start(origin, outgoing, leg, limits)
+        except UnsafeHead as error:
+            self._fail(OutcomeKind.CLIENT_ERROR, api_errors.bad_request(f"A header cannot be forwarded: {error}."))
+        except PoolClosed:
+            self._fail(OutcomeKind.UPSTREAM_ERROR, api_errors.unavailable("The gateway is shutting down."))
+
+    def _upstream_id(self) -> bytes:
+        # The engine keys KV transfers by this id, so it must be unique even where clients repeat theirs.
+        assert self._decision is not None
+        unique = f"-{self._decision.decision_id}"
+        return (self._request.request_id[: MAX_UPSTREAM_ID_CHARS - len(unique)] + unique).encode("latin-1")
+
+    # -- the prefill leg -----------------------------------------------------------------------------------------
+
+    def _prefill_answered(self, answer: HeldAnswer) -> None:
+        self._exchange = None
+        fault = fault_of_status(answer.status)
+        if fault is not None:
+            self._prefill_lost(fault)
+        elif answer.status >= 400:
+            self._relay_held(answer)
+        else:
+            self._prefilled(answer)
+
+    def _prefill_failed(self, error: UpstreamError) -> None:
+        self._exchange = None
+        self._prefill_lost(fault_of_error(error))
+
+    def _prefilled(self, answer: HeldAnswer) -> None:
+        decision, services = self._current(), self._services
+        now_s = services.clock()
+        self._account.prefill_leg_s = now_s - self._prefill_began_s
+        found = nixl.parse_prefill_answer(answer.body or b"")
+        if found.kv_transfer_params is None:
+            # The worker kept no blocks (its first token ended the answer, or it runs without a connector).
+            assert decision.prefill_worker is not None
+            services.telemetry.metrics.upstream_error(decision.prefill_worker, UpstreamErrorKind.PROTOCOL)
+            services.core.observe(PrefillLost(at_s=now_s, decision_id=decision.decision_id, blame=None))
+        else:
+            services.core.observe(Prefilled(at_s=now_s, decision_id=decision.decision_id))
+        self._send_decode(decision, nixl.decode_body(self._request.body, found.kv_transfer_params))
+
+    def _prefill_lost(self, fault: Fault) -> None:
+        decision = self._current()
+        worker_id = decision.prefill_worker
+        assert worker_id is not None
+        self._services.telemetry.metrics.upstream_error(worker_id, fault.label)
+        if fault.retryable and self._retry(worker_id, fault):
+            return
+        # No other prefill worker may be asked: the decode worker prefills the prompt itself.
+        blame = worker_id if fault.blames_worker else None
+        self._services.core.observe(
+            PrefillLost(at_s=self._services.clock(), decision_id=decision.decision_id, blame=blame)
+        )
+        self._send_decode(decision, nixl.decode_body(self._request.body, None))
+
+    # -- the decode leg ------------------------------------------------------------------------------------------
+
+    def wants_held(self, status: int) -> bool:
+        """Hold an answer that another worker's may replace."""
+        fault = fault_of_status(status)
+        return fault is not None and fault.retryable and self._may_retry()
+
+    def decode_held(self, answer: HeldAnswer) -> None:
+        """Ask another worker, or relay the answer after all."""
+        self._exchange = None
+        fault = fault_of_status(answer.status)
+        assert fault is not None
+        worker_id = self._current().decode_worker
+        self._services.telemetry.metrics.upstream_error(worker_id, fault.label)
+        if not self._retry(worker_id, fault):
+            self._relay_held(answer, blame=worker_id if fault.blames_worker else None)
+
+    def decode_began(self, status: int, headers: Headers) -> None:
+        """Start the client's answer."""
+        decision = self._current()
+        self._status = status
+        self._watch = AnswerWatch(self._peeked.facts.endpoint, headers)
+        self._sink.start(status, relayed_headers(headers, self._request.request_id, decision))
+
+    def decode_body(self, data: bytes) -> None:
+        """Pass the bytes on and look at them."""
+        assert self._watch is not None
+        self._sink.write(data)
+        now_s = self._services.clock()
+        self._watch.feed(data, now_s)
+        gaps_s = self._watch.take_itl_s()
+        if gaps_s:
+            itl = self._services.telemetry.metrics.itl(self._peeked.raw_model)
+            for gap_s in gaps_s:
+                itl.observe(gap_s)
+        if not self._streaming and (self._watch.first_content_s is not None or not self._watch.streamed):
+            self._streaming = True
+            self._services.core.observe(FirstToken(at_s=now_s, decision_id=self._current().decision_id))
+
+    def decode_ended(self) -> None:
+        """The answer is whole, whatever it says."""
+        self._exchange = None
+        assert self._watch is not None
+        self._watch.finish(self._services.clock())
+        worker_id = self._current().decode_worker
+        fault = fault_of_status(self._status)
+        if fault is not None:
+            self._services.telemetry.metrics.upstream_error(worker_id, fault.label)
+            self._finish(fault.outcome, self._status, blame=worker_id if fault.blames_worker else None)
+        elif self._status >= 400:
+            self._finish(OutcomeKind.CLIENT_ERROR, self._status)
+        elif self._watch.error is not None:
+            self._services.telemetry.metrics.upstream_error(worker_id, UpstreamErrorKind.SERVER_ERROR)
+            self._finish(OutcomeKind.UPSTREAM_ERROR, self._status, blame=worker_id)
+        else:
+            self._finish(OutcomeKind.OK, self._status)
+        self._sink.finish()
+
+    def decode_failed(self, error: UpstreamError) -> None:
+        """Ask another worker, or tell the client in the way that is still open."""
+        self._exchange = None
+        fault = fault_of_error(error)
+        worker_id = self._current().decode_worker
+        self._services.telemetry.metrics.upstream_error(worker_id, fault.label)
+        blame = worker_id if fault.blames_worker else None
+        if self._watch is None:
+            if not (fault.retryable and self._retry(worker_id, fault)):
+                self._fail(fault.outcome, fault.error, blame=blame)
+            return
+        self._finish(fault.outcome, self._status, blame=blame)
+        if self._watch.streamed and not self._watch.done:
+            self._sink.write(b"\n\n" + api_errors.sse_error(fault.error))
+            self._sink.finish()
+        else:
+            self._sink.break_off()
+
+    # -- another worker ------------------------------------------------------------------------------------------
+
+    def _may_retry(self) -> bool:
+        return self._current().attempt < self._services.max_attempts and self._services.budget.allows
+
+    def _retry(self, failed: WorkerId, fault: Fault) -> bool:
+        """Route the request anew without `failed`; False, and nothing changed, where that is not possible."""
+        given_up = self._current()
+        if not self._may_retry():
+            return False
+        decision_s = self._account.decision_s
+        excluded = self._excluded | {failed}
+        routed = self._account.decide(exclude=excluded, attempt=given_up.attempt + 1)
+        if isinstance(routed, Refusal):
+            self._account.decision_s = decision_s
+            return False
+        self._services.budget.spend()
+        self._services.telemetry.metrics.retried(given_up, fault.label, decision_s=decision_s)
+        blame = failed if fault.blames_worker else None
+        self._services.core.abort(given_up.decision_id, self._services.clock(), blame=blame)
+        self._decision, self._excluded, self._account.prefill_leg_s = routed, excluded, None
+        self._dispatch(routed)
+        return True
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def _fail(self, kind: OutcomeKind, error: ApiError, *, blame: WorkerId | None = None) -> None:
+        """End with an answer of the gateway's own; nothing was sent before."""
+        self._finish(kind, error.status, blame=blame)
+        answer_error(self._sink, error, self._request.request_id, self._current())
+
+    def _relay_held(self, answer: HeldAnswer, *, blame: WorkerId | None = None) -> None:
+        """End with a worker's answer that was held back; nothing was sent before."""
+        decision = self._current()
+        kind = OutcomeKind.CLIENT_ERROR if answer.status < 500 else OutcomeKind.UPSTREAM_ERROR
+        body = answer.body
+        if body is None:
+            self._fail(kind, api_errors.bad_gateway("The worker's error answer is too large to relay."), blame=blame)
+            return
+        self._finish(kind, answer.status, blame=blame)
+        self._sink.start(answer.status, relayed_headers(answer.headers, self._request.request_id, decision))
+        self._sink.write(body)
+        self._sink.finish()
+
+    def _finish(self, kind: OutcomeKind, status: int, *, blame: WorkerId | None = None) -> None:
+        """The one terminal event of a routed request."""
+        if self._exchange is not None:
+            self._exchange.abort()
+            self._exchange = None
+        self._account.close(self._current(), kind, status, watch=self._watch, blame=blame)
+
+    def _current(self) -> Decision:
+        assert self._decision is not None
+        return self._decision

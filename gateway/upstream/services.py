@@ -1,0 +1,81 @@
+"""What a request's journey needs from the rest of the gateway.
+
+The rule of this module: Protocols and plain containers, so that a journey can be driven by fakes and behind any
+kind of server.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from gateway.core.events import Event
+from gateway.core.types import Decision, DecisionId, Refusal, RequestFacts, RequestId, WorkerId
+from gateway.telemetry.request import RequestTelemetry
+from gateway.upstream.budget import RetryBudget
+from gateway.upstream.exchange import Limits
+from gateway.upstream.origin import Origin
+from gateway.upstream.pool import UpstreamPool
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class Core(Protocol):
+    """The decision core, recorded or not (see `gateway.core.router.Router`)."""
+
+    def submit(
+        self, facts: RequestFacts, now_s: float, *, exclude: frozenset[WorkerId] = ..., attempt: int = 1
+    ) -> Decision | Refusal:
+        """Route one request and reserve what it needs."""
+
+    def abort(self, decision_id: DecisionId, now_s: float, *, blame: WorkerId | None = None) -> None:
+        """End a decision of which the client has seen nothing."""
+
+    def observe(self, event: Event) -> None:
+        """Take note of a fact."""
+
+    def tick(self, now_s: float) -> None:
+        """Let time pass."""
+
+
+class ClientSink(Protocol):
+    """The client's side of one request. Calls come from the event loop and must not block."""
+
+    def start(self, status: int, headers: Headers) -> None:
+        """The head of the answer; once, before anything else."""
+
+    def write(self, data: bytes) -> None:
+        """A piece of the body."""
+
+    def finish(self) -> None:
+        """The answer is whole."""
+
+    def break_off(self) -> None:
+        """The answer cannot be completed: the client must see a broken connection, not a short body."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """One of each, shared by all requests."""
+
+    core: Core
+    pool: UpstreamPool
+    origins: Mapping[WorkerId, Origin]
+    prefill_limits: Limits
+    decode_limits: Limits
+    budget: RetryBudget
+    max_attempts: int
+    telemetry: RequestTelemetry
+    clock: Callable[[], float]
+    """Seconds, monotone; the same clock as the core's events."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientRequest:
+    """The client's request as it came."""
+
+    request_id: RequestId
+    method: bytes
+    target: bytes
+    headers: Headers
+    body: bytes
+    arrived_s: float

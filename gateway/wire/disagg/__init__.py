@@ -1,0 +1,1 @@
+"""One module per prefill/decode protocol: what each leg is sent and what its answer means."""

@@ -1,0 +1,77 @@
+"""What request headers tell the router: the conversation and the latency objective.
+
+The rule of this module: every hint is optional; a bound that is no positive finite number is refused by the
+header's name, because silently dropping an objective would be worse.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import inf, nan
+
+from gateway.wire.errors import ApiError, bad_request
+
+SLO_CLASS_HEADERS = (b"x-slo-class",)
+TTFT_HEADERS = (b"x-slo-ttft-ms", b"x-llm-d-slo-ttft-ms")
+TPOT_HEADERS = (b"x-slo-tpot-ms", b"x-llm-d-slo-tpot-ms")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hints:
+    """The hints of one request."""
+
+    session: str | None = None
+    slo_class: str | None = None
+    slo_ttft_s: float | None = None
+    slo_tpot_s: float | None = None
+
+
+def read_hints(headers: Sequence[tuple[bytes, bytes]], *, session_headers: tuple[str, ...] = ()) -> Hints | ApiError:
+    """Read the hints; of alternatives the first present header counts, of a repeated one its first value."""
+    by_name = dict(reversed(headers))
+    ttft_s = _seconds(by_name, TTFT_HEADERS)
+    if isinstance(ttft_s, ApiError):
+        return ttft_s
+    tpot_s = _seconds(by_name, TPOT_HEADERS)
+    if isinstance(tpot_s, ApiError):
+        return tpot_s
+    return Hints(
+        session=_text(by_name, _wire_names(session_headers)),
+        slo_class=_text(by_name, SLO_CLASS_HEADERS),
+        slo_ttft_s=ttft_s,
+        slo_tpot_s=tpot_s,
+    )
+
+
+@lru_cache(maxsize=16)
+def _wire_names(names: tuple[str, ...]) -> tuple[bytes, ...]:
+    return tuple(name.lower().encode("latin-1") for name in names)
+
+
+def _text(by_name: Mapping[bytes, bytes], names: Sequence[bytes]) -> str | None:
+    """The value of the first of `names` that is present and not blank."""
+    for name in names:
+        if name in by_name and (text := by_name[name].decode("latin-1").strip()):
+            return text
+    return None
+
+
+def _seconds(by_name: Mapping[bytes, bytes], names: Sequence[bytes]) -> float | ApiError | None:
+    """The first of `names` that is present, read as milliseconds."""
+    for name in names:
+        if name in by_name:
+            return _parse_ms(name.decode("latin-1"), by_name[name].decode("latin-1").strip())
+    return None
+
+
+def _parse_ms(name: str, text: str) -> float | ApiError:
+    try:
+        # Python would take digit groups (1_000) too.
+        seconds = (nan if "_" in text else float(text)) / 1000
+    except ValueError:
+        seconds = nan
+    if 0 < seconds < inf:
+        return seconds
+    return bad_request(
+        f"Invalid header '{name}': expected a positive number of milliseconds, got '{text[:64]}'.", param=name
+    )

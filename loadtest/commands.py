@@ -1,0 +1,16 @@
+"""The commands that loadtest adds to `tidegate`.
+
+The rule of this module: a name and a function each; what they do is theirs.
+"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from loadtest.client.cli import loadtest
+from loadtest.demo.cli import demo
+from loadtest.fleet.cli import fleet
+from loadtest.replay import replay_command
+
+COMMANDS: Mapping[str, Callable[..., None]] = MappingProxyType(
+    {"demo": demo, "fleet": fleet, "loadtest": loadtest, "replay": replay_command}
+)

@@ -1,0 +1,1 @@
+"""The demonstration: the same traffic under several path policies."""

@@ -1,0 +1,125 @@
+"""Prices of engine work, in seconds.
+
+A step costs a fixed overhead, plus the dense layers by its tokens, the output layer by its sequences, and attention
+by what every query token reads. Nothing here knows why a step holds the work that it holds.
+"""
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+
+from loadtest.engine.cost_file import AttentionTerms, CostFile, Knots, read_shipped
+from loadtest.engine.types import EngineSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepWork:
+    """What one engine step computes."""
+
+    prefill: tuple[tuple[int, int], ...] = ()
+    """One pair per prompt chunk: its new tokens, and the tokens of the same sequence whose KV is already there."""
+    decode_sequences: int = 0
+    """Sequences that add one token."""
+    decode_context_tokens: int = 0
+    """Tokens that those sequences attend to, summed."""
+
+    @property
+    def sequences(self) -> int:
+        """Sequences with work in this step: each has one row of logits."""
+        return len(self.prefill) + self.decode_sequences
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A piecewise-linear, never falling function through its knots.
+
+    Below the first knot it is flat; beyond the last it goes on with the last slope.
+    """
+
+    xs: tuple[int, ...]
+    ys: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.xs) != len(self.ys) or len(self.xs) < 2:
+            raise ValueError("a curve needs at least two knots, each with one value")
+        if any(b <= a for a, b in pairwise(self.xs)):
+            raise ValueError("knots must rise")
+        if self.ys[0] < 0 or any(b < a for a, b in pairwise(self.ys)):
+            raise ValueError("values must not be negative and must not fall")
+
+    def at(self, x: int) -> float:
+        """The curve's value at `x`."""
+        xs, ys = self.xs, self.ys
+        if x <= xs[0]:
+            return ys[0]
+        right = min(bisect_right(xs, x), len(xs) - 1)
+        left = right - 1
+        return ys[left] + (ys[right] - ys[left]) * (x - xs[left]) / (xs[right] - xs[left])
+
+    def plus(self, other: "Curve") -> "Curve":
+        """The sum of two curves, exact at and between all knots of both."""
+        xs = tuple(sorted({*self.xs, *other.xs}))
+        return Curve(xs, tuple(self.at(x) + other.at(x) for x in xs))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostTable:
+    """What one engine's steps cost; monotone in every quantity of the work."""
+
+    name: str
+    step_overhead_s: float
+    tokens: Curve
+    """All dense layers, element-wise operations and collectives, by the step's tokens."""
+    sequences: Curve
+    """The output layer, by the step's sequences."""
+    attention: AttentionTerms
+
+    def step_seconds(self, work: StepWork) -> float:
+        """How long a step with this work takes; the work must not be empty."""
+        new_tokens = read_tokens = 0
+        pairs = 0.0
+        for new, before in work.prefill:
+            new_tokens += new
+            read_tokens += before
+            pairs += new * (before + (new + 1) / 2)
+        cost = self.attention
+        decodes = work.decode_sequences
+        return (
+            self.step_overhead_s
+            + self.tokens.at(new_tokens + decodes)
+            + self.sequences.at(len(work.prefill) + decodes)
+            + cost.launch_s
+            + cost.prefill_sequence_s * len(work.prefill)
+            + cost.prefill_token_s * new_tokens
+            + cost.prefill_pair_s * pairs
+            + cost.decode_sequence_s * decodes
+            + cost.kv_token_s * (read_tokens + work.decode_context_tokens)
+        )
+
+
+def transfer_seconds(tokens: int, spec: EngineSpec) -> float:
+    """How long the KV of `tokens` tokens takes to arrive over an idle link."""
+    return spec.transfer_latency_s + tokens * spec.kv_bytes_per_token / spec.transfer_bytes_per_s
+
+
+@cache
+def load_cost_table(name: str) -> CostTable:
+    """The shipped cost table called `name`; `LookupError` where there is none."""
+    return to_table(read_shipped(name))
+
+
+def to_table(file: CostFile) -> CostTable:
+    """The table that a cost file describes; `ValueError` where its numbers are not monotone."""
+    tokens = _curve(file.dense)
+    return CostTable(
+        name=file.name,
+        step_overhead_s=file.step_overhead_s,
+        tokens=tokens if file.collective is None else tokens.plus(_curve(file.collective)),
+        sequences=_curve(file.output_layer),
+        attention=file.attention,
+    )
+
+
+def _curve(knots: Knots) -> Curve:
+    return Curve(knots.at, knots.seconds)

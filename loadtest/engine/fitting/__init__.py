@@ -1,0 +1,1 @@
+"""Fits the shipped cost files to public measurements; see `loadtest.engine.fit_costs`."""

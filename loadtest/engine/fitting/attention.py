@@ -1,0 +1,74 @@
+"""The attention term, for all layers of the model on one GPU.
+
+A kernel takes a launch, time per sequence, time per new token (which fills tiles of the causal diagonal), time per
+pair of query and key, and time to read the cache. A pair costs the same whether its key is new or cached.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from loadtest.engine.cost_file import AttentionTerms, Residual
+from loadtest.engine.fitting.regression import Array, relative_least_squares, residual_of, rounded
+from loadtest.engine.fitting.shapes import ModelShape
+from loadtest.engine.fitting.sources import (
+    AIC_DECODE,
+    AIC_PREFILL,
+    SIM_ATTENTION,
+    read_attention,
+    read_chunk_attention,
+)
+
+MAX_SEQUENCES = 256
+"""Batches above the presets' bound on running sequences are left out."""
+
+Row = tuple[float, ...]
+
+
+def fit_attention(shape: ModelShape, data: Path) -> tuple[AttentionTerms, tuple[Residual, Residual]]:
+    """Prefill and decode together, for both pay the launch and read the cache."""
+    prefill = _points(data / AIC_PREFILL, "isl", shape)
+    decode = _points(data / AIC_DECODE, "step", shape)
+    features = np.array([_prompts_row(*point) for point in prefill] + [_decodes_row(*point) for point in decode])
+    measured = np.array([*prefill.values(), *decode.values()])
+    solution = relative_least_squares(features, measured)
+    predicted = features @ solution
+    both = np.split(measured, [len(prefill)]), np.split(predicted, [len(prefill)])
+    residuals = (
+        residual_of("attention: prefill", AIC_PREFILL, both[0][0], both[1][0]),
+        residual_of("attention: decode", AIC_DECODE, both[0][1], both[1][1]),
+    )
+    return _terms(shape.layers * solution), residuals
+
+
+def check_chunks(shape: ModelShape, terms: AttentionTerms, data: Path) -> Residual:
+    """Chunks over a prefix against LLMServingSim's, whose kernel reads one head's keys serially."""
+    chunks = read_chunk_attention(data)
+    features = np.array([_chunk_row(*point) for point in chunks])
+    predicted = features @ np.array(msgspec.structs.astuple(terms)) / shape.layers
+    against = f"{SIM_ATTENTION}: prefill rows, not fitted to"
+    return residual_of("attention: chunk over a prefix", against, np.array([*chunks.values()]), predicted)
+
+
+def _points(path: Path, length: str, shape: ModelShape) -> dict[tuple[int, int], float]:
+    points = read_attention(path, length, shape.rank_heads, shape.rank_kv_heads)
+    return {point: seconds for point, seconds in points.items() if point[0] <= MAX_SEQUENCES}
+
+
+def _prompts_row(batch: int, new: int) -> Row:
+    return (1, batch, batch * new, batch * new * (new + 1) / 2, 0, 0)
+
+
+def _decodes_row(batch: int, step: int) -> Row:
+    return (1, 0, 0, 0, batch, batch * (step + 1))
+
+
+def _chunk_row(new: int, before: int) -> Row:
+    return (1, 1, new, new * (before + (new + 1) / 2), 0, before)
+
+
+def _terms(solution: Array) -> AttentionTerms:
+    values: Iterable[float] = map(rounded, solution)
+    return AttentionTerms(**dict(zip(AttentionTerms.__struct_fields__, values, strict=True)))

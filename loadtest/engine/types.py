@@ -1,0 +1,105 @@
+"""What the engine model takes and tells.
+
+The rule of this module: data only. An engine knows tokens, blocks and seconds; text, HTTP and real time are its
+host's business.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class FinishReason(StrEnum):
+    """Why a request left the engine."""
+
+    LENGTH = "length"
+    """All requested tokens were made."""
+    REJECTED = "rejected"
+    """Prompt plus output can never fit the KV cache."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSpec:
+    """One emulated GPU group's limits, in the engine's own terms."""
+
+    name: str
+    """Preset name, such as `h100-llama70b-tp4`."""
+    block_tokens: int = 64
+    total_blocks: int = 16_384
+    max_batched_tokens: int = 8192
+    """Token budget of one step."""
+    max_running: int = 256
+    kv_bytes_per_token: int = 327_680
+    transfer_bytes_per_s: float = 50e9
+    transfer_latency_s: float = 0.002
+    hold_lease_s: float = 30.0
+    """How long a prefill leg's blocks wait for their transfer before they are given up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineRequest:
+    """One sequence for the engine to serve.
+
+    `block_hashes` are chained 64-bit hashes of the prompt's full blocks (`prompt_tokens // block_tokens` of them):
+    equal leading hashes are equal leading tokens.
+    """
+
+    request_id: str
+    prompt_tokens: int
+    output_tokens: int
+    """How many tokens to generate, at least 1."""
+    block_hashes: tuple[int, ...] = ()
+    holds_kv: bool = False
+    """A prefill leg: after its last token its blocks stay until `release_held` or the lease ends."""
+    remote_tokens: int = 0
+    """A decode leg: leading prompt tokens whose KV arrives by transfer instead of being computed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenMade:
+    """A step ended and the request has one more output token; `index` counts from 0."""
+
+    at_s: float
+    request_id: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestFinished:
+    """The request's last token was made (or it was rejected)."""
+
+    at_s: float
+    request_id: str
+    reason: FinishReason
+    cached_tokens: int
+    """Prompt tokens that came from this engine's own prefix cache at first admission."""
+    preemptions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferFinished:
+    """The remote KV of a decode leg has arrived: its source may free it."""
+
+    at_s: float
+    request_id: str
+
+
+EngineEvent = TokenMade | RequestFinished | TransferFinished
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSnapshot:
+    """Gauges and monotone counters, named after what vLLM reports."""
+
+    running: int
+    waiting: int
+    """Requests not yet admitted, those that wait for a KV transfer among them."""
+    kv_used_ratio: float
+    prefix_queried_tokens: int
+    prefix_hit_tokens: int
+    remote_kv_tokens: int
+    preemptions: int
+    prompt_tokens: int
+    generated_tokens: int
+    finished: int
+    steps: int
+    busy_s: float

@@ -1,0 +1,35 @@
+"""What a trace is made of.
+
+The rule of this module: data only. A trace request says when it arrives, how long it is and which prompt
+blocks it shares with others; its text is made later, from its block ids.
+"""
+
+from dataclasses import dataclass
+
+MOONCAKE_BLOCK_TOKENS = 512
+"""Tokens that one hash id of the Mooncake traces stands for."""
+
+
+class TraceError(Exception):
+    """A trace could not be read: the message names the file and, where there is one, the line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceRequest:
+    """One request of a trace.
+
+    `hash_ids` name the prompt's blocks of `block_tokens` tokens, the last of which may be partial. Ids are
+    prefix-chained: an id that two requests share means that their prompts are equal up to that block's end.
+    Without ids the prompt is unlike any other.
+    """
+
+    index: int
+    """Position in order of arrival, from 0."""
+    arrival_s: float
+    """Seconds since the trace began."""
+    input_tokens: int
+    output_tokens: int
+    hash_ids: tuple[int, ...] = ()
+    block_tokens: int = MOONCAKE_BLOCK_TOKENS
+    session: str | None = None
+    """The conversation that it belongs to, where the trace knows."""

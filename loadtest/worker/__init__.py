@@ -1,0 +1,1 @@
+"""An emulated vLLM worker: the engine model in real time behind vLLM's HTTP interface."""

@@ -1,0 +1,1 @@
+"""Versioned policies: what a router is told before its first request."""

@@ -1,0 +1,133 @@
+"""Whatever hosts do in whatever order, blocks, tokens and time add up."""
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadtest.engine.types import FinishReason, RequestFinished, TokenMade
+from tests.loadtest.engine.engine_lab import Lab
+
+ADD = st.fixed_dictionaries(
+    {
+        "prompt": st.integers(1, 40),
+        "output": st.integers(1, 12),
+        "text": st.integers(0, 2),
+        "holds_kv": st.booleans(),
+        "remote_share": st.sampled_from([0.0, 0.0, 0.5, 1.0]),
+    }
+)
+ACTION = st.one_of(
+    ADD,
+    st.tuples(st.just("cancel"), st.integers(0, 30)),
+    st.tuples(st.just("release"), st.integers(0, 30)),
+    st.tuples(st.just("wait"), st.sampled_from([0.0, 0.25, 1.0, 1.0, 3.0])),
+)
+LIMITS = st.fixed_dictionaries(
+    {
+        "total_blocks": st.integers(4, 24),
+        "max_batched_tokens": st.integers(1, 40),
+        "max_running": st.integers(1, 5),
+        "hold_lease_s": st.sampled_from([2.0, 50.0]),
+        "transfer_latency_s": st.sampled_from([0.0, 0.5]),
+    }
+)
+
+
+class Host:
+    """Carries actions out and remembers what it asked for."""
+
+    def __init__(self, limits: dict[str, float]) -> None:
+        self.lab = Lab(**limits)
+        self.outputs: dict[str, int] = {}
+        self.cancelled: set[str] = set()
+
+    def act(self, action: dict | tuple) -> None:
+        match action:
+            case dict():
+                self._add(**action)
+            case ("cancel", number):
+                if self.lab.engine.cancel(f"r{number}", self.lab.now_s):
+                    self.cancelled.add(f"r{number}")
+            case ("release", number):
+                self.lab.engine.release_held(f"r{number}", self.lab.now_s)
+            case ("wait", seconds):
+                self.lab.run(self.lab.now_s + seconds)
+
+    def _add(self, prompt: int, output: int, text: int, holds_kv: bool, remote_share: float) -> None:
+        name = f"r{len(self.outputs)}"
+        self.outputs[name] = output
+        remote = int(prompt * remote_share)
+        self.lab.add(name, prompt, output, text=text, holds_kv=holds_kv, remote_tokens=remote)
+
+
+def check_blocks(lab: Lab) -> None:
+    """Every reference belongs to a live sequence, and every block is in exactly one place."""
+    pool = lab.engine._pool
+    owned = Counter(block for sequence in lab.engine._live.values() for block in sequence.blocks)
+    assert {block: n for block, n in enumerate(pool._references) if n} == owned
+    assert len(owned) == pool.used_blocks
+    assert set(pool._released).isdisjoint(owned)
+    assert pool.used_blocks + pool.available_blocks == lab.spec.total_blocks
+    content = {block_hash: block for block, block_hash in enumerate(pool._hash_of) if block_hash is not None}
+    assert content == pool._block_of
+
+
+def check_step(lab: Lab) -> None:
+    """The last step kept to the budget."""
+    for work in lab.costs.steps[-1:]:
+        tokens = work.decode_sequences + sum(new for new, _ in work.prefill)
+        assert 0 < tokens <= lab.spec.max_batched_tokens
+        assert work.sequences <= lab.spec.max_running
+
+
+def check_outcomes(host: Host) -> None:
+    """Each request finished once, with all its tokens, unless it was cancelled; and nothing is left."""
+    lab = host.lab
+    finished = [event for event in lab.events if isinstance(event, RequestFinished)]
+    assert len({event.request_id for event in finished}) == len(finished)
+    for name, output in host.outputs.items():
+        tokens = len(lab.token_times(name))
+        if name in host.cancelled:
+            assert tokens <= output
+        else:
+            rejected = lab.finish(name).reason is FinishReason.REJECTED
+            assert tokens == (0 if rejected else output)
+    snapshot = lab.engine.snapshot()
+    assert (snapshot.running, snapshot.waiting, snapshot.kv_used_ratio) == (0, 0, 0.0)
+    assert snapshot.generated_tokens == sum(isinstance(event, TokenMade) for event in lab.events)
+    assert snapshot.prefix_hit_tokens <= snapshot.prefix_queried_tokens
+
+
+@settings(max_examples=250, deadline=None)
+@given(limits=LIMITS, actions=st.lists(ACTION, max_size=40))
+def test_blocks_tokens_and_time_add_up(limits: dict[str, float], actions: list[dict | tuple]) -> None:
+    host = Host(limits)
+    for action in actions:
+        host.act(action)
+        check_blocks(host.lab)
+        check_step(host.lab)
+    host.lab.drain()
+    check_blocks(host.lab)
+    check_outcomes(host)
+    times = [event.at_s for event in host.lab.events]
+    assert times == sorted(times)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    actions=st.lists(ADD, min_size=1, max_size=8),
+    looks=st.lists(st.floats(0, 40, allow_nan=False), max_size=30),
+)
+def test_how_often_the_host_looks_changes_nothing(actions: list[dict], looks: list[float]) -> None:
+    often, once = Host({"total_blocks": 12}), Host({"total_blocks": 12})
+    for host in (often, once):
+        for action in actions:
+            host.act(action)
+        host.lab.run(0.0)
+    for at_s in sorted(looks):
+        often.lab.run(at_s)
+    often.lab.run(500)
+    once.lab.run(500)
+    assert often.lab.events == once.lab.events
+    assert often.lab.engine.snapshot() == once.lab.engine.snapshot()

@@ -1,0 +1,33 @@
+import pytest
+
+from loadtest.engine.engine import Engine
+from loadtest.engine.presets import ENGINES, UnknownEngine, load_engine
+from loadtest.engine.types import EngineRequest, RequestFinished
+
+
+@pytest.mark.parametrize("name", sorted(ENGINES))
+def test_a_preset_serves_a_request(name: str) -> None:
+    spec, costs = load_engine(name)
+    assert spec.name == costs.name == name
+    engine = Engine(spec, costs)
+    engine.add(EngineRequest(request_id="a", prompt_tokens=1000, output_tokens=4), 0.0)
+    events = []
+    while (due_s := engine.next_event_at_s()) is not None:
+        events += engine.advance(due_s)
+    assert len(events) == 5
+    assert isinstance(events[-1], RequestFinished)
+
+
+@pytest.mark.parametrize(
+    ("name", "kv_bytes", "tokens"),
+    [("h100-llama8b", 131_072, 438_592), ("h100-llama70b-tp4", 327_680, 462_144)],
+)
+def test_the_memory_left_by_the_weights_holds_the_cache(name: str, kv_bytes: int, tokens: int) -> None:
+    spec = ENGINES[name]
+    assert spec.kv_bytes_per_token == kv_bytes
+    assert spec.total_blocks * spec.block_tokens == tokens
+
+
+def test_an_unknown_name_is_answered_with_those_that_are_known() -> None:
+    with pytest.raises(UnknownEngine, match="no engine is called 'b200'; there are h100-llama70b-tp4, h100-llama8b"):
+        load_engine("b200")
