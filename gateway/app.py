@@ -22,11 +22,11 @@ from gateway.api.hot import HotRoutes
 from gateway.api.routes import Views, build_routes
 from gateway.core.policy import Policy
 from gateway.core.router import Router
-from gateway.core.types import SloTarget
+from gateway.core.types import SloTarget, WorkerId
 from gateway.fleet.monitor import FleetMonitor
 from gateway.fleet.registry import Registry
 from gateway.policies import build_policy
-from gateway.settings import LegSettings, Settings
+from gateway.settings import LegSettings, Settings, SettingsError
 from gateway.telemetry.decisions import DecisionLog
 from gateway.telemetry.exposition import Exposition
 from gateway.telemetry.journal import JournalWriter
@@ -38,8 +38,9 @@ from gateway.telemetry.router_state import RouterState
 from gateway.telemetry.state import Readers
 from gateway.upstream.budget import RetryBudget
 from gateway.upstream.exchange import Limits
-from gateway.upstream.origin import parse_origin
+from gateway.upstream.origin import Origin, parse_origin
 from gateway.upstream.pool import UpstreamPool
+from gateway.upstream.pool_state import PoolState
 from gateway.upstream.services import Core, Services
 
 
@@ -73,10 +74,11 @@ async def open_gateway(
         transport: instead of the network, for probes and scrapes.
 
     Raises:
-        SettingsError: the policy cannot be built.
-        FileExistsError: the journal file exists.
+        SettingsError: the policy cannot be built, or a worker's URL is none.
+        OSError: the journal file exists already, or cannot be made.
     """
     policy = policy or build_policy(settings)
+    origins = worker_origins(settings)
     name = instance or uuid.uuid4().hex[:8]
     router = Router(policy, rng=Random(settings.routing.seed), instance=name)  # noqa: S311 (not a secret)
     registry = Registry(settings.workers)
@@ -88,7 +90,7 @@ async def open_gateway(
         services = Services(
             core=core,
             pool=pool,
-            origins={id_: parse_origin(worker.url) for id_, worker in registry.workers.items()},
+            origins=origins,
             prefill_limits=_limits(settings.upstream.prefill),
             decode_limits=_limits(settings.upstream.decode),
             budget=RetryBudget(ratio=settings.upstream.retry_ratio, reserve=settings.upstream.retry_reserve),
@@ -100,7 +102,12 @@ async def open_gateway(
         lag = LoopLagSampler(asyncio.get_running_loop())
         lag.start()
         stack.callback(lag.stop)
-        readers = Readers(state=RouterState(router, clock), decision_log=telemetry.decisions, loop_lag=lag)
+        readers = Readers(
+            state=RouterState(router, clock),
+            pool=PoolState(pool, origins),
+            decision_log=telemetry.decisions,
+            loop_lag=lag,
+        )
         exposition = Exposition(
             telemetry.metrics, readers, version=__version__, commit=os.environ.get("TIDEGATE_COMMIT", "unknown")
         )
@@ -133,7 +140,7 @@ def _telemetry(settings: Settings, policy: Policy, stack: AsyncExitStack) -> Req
     )
     decisions.start()
     stack.callback(decisions.close)
-    logger = structlog.get_logger().bind()
+    logger = structlog.get_logger().bind() if chosen.request_log else None
     return RequestTelemetry(metrics=Metrics(slos=_slos(policy)), decisions=decisions, logger=logger)
 
 
@@ -150,6 +157,21 @@ async def _watch(
     monitor = FleetMonitor(registry, core, client, settings.fleet, clock=clock)
     stack.push_async_callback(monitor.stop)
     await monitor.start()
+
+
+def worker_origins(settings: Settings) -> dict[WorkerId, Origin]:
+    """Where each worker listens.
+
+    Raises:
+        SettingsError: a worker's URL is none.
+    """
+    origins: dict[WorkerId, Origin] = {}
+    for worker in settings.workers:
+        try:
+            origins[WorkerId(worker.id)] = parse_origin(worker.url)
+        except ValueError as error:
+            raise SettingsError(f"workers.{worker.id}.url: {error}") from error
+    return origins
 
 
 def _limits(leg: LegSettings) -> Limits:

@@ -46,18 +46,20 @@ def serve(
     overrides = [*(override or []), *(f"{key}={value}" for key, value in flags.items() if value is not None)]
     try:
         run(_settings(config, overrides), stop_with_stdin=stop_with_stdin)
-    except (SettingsError, FileExistsError) as error:
+    except (SettingsError, OSError) as error:
         _stop(str(error))
 
 
 @app.command()
 def check(config: ConfigOption = None, override: SetOption = None) -> None:
     """Check settings and the policy that they name, and print the whole tree."""
-    from gateway.policies import build_policy  # noqa: PLC0415 (keeps `tidegate --help` quick)
+    from gateway.app import worker_origins  # noqa: PLC0415 (keeps `tidegate --help` quick)
+    from gateway.policies import build_policy  # noqa: PLC0415
 
     settings = _settings(config, override or [])
     try:
         policy = build_policy(settings)
+        worker_origins(settings)
     except SettingsError as error:
         _stop(str(error))
     Console().print_json(settings.model_dump_json())
@@ -128,5 +130,5 @@ def _headers(lines: Sequence[str]) -> list[tuple[bytes, bytes]]:
 
 
 def _stop(message: str) -> NoReturn:
-    Console(stderr=True).print(f"error: {message}", style="red", markup=False, highlight=False)
+    Console(stderr=True).print(f"error: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(2)

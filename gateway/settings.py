@@ -125,10 +125,17 @@ class SloClassSettings(Section):
     tpot_s: Seconds | None = Field(None, description="Time per output token after the first.")
 
 
+class DefaultSloSettings(SloClassSettings):
+    """The objective of requests without a class; null takes a bound away."""
+
+    ttft_s: Seconds | None = Field(2.0, description="Time to first token.")
+    tpot_s: Seconds | None = Field(0.04, description="Time per output token after the first.")
+
+
 class SloSettings(Section):
     """Objectives by class, and the class of each model. Headers of a request come on top."""
 
-    default: SloClassSettings = SloClassSettings(ttft_s=2.0, tpot_s=0.04)
+    default: DefaultSloSettings = DefaultSloSettings()
     classes: dict[str, SloClassSettings] = Field({}, description="Named classes, chosen by header x-slo-class.")
     models: dict[str, str] = Field({}, description="Which class a model uses.")
     objective: float = Field(0.99, gt=0, lt=1, description="Share of requests that should meet their target.")

@@ -7,7 +7,7 @@ holds the two equal.
 import json
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -31,52 +31,43 @@ _TYPES: Final = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Place:
-    """Where in the tree a section stands."""
+    """Where in the tree a section or a field stands."""
 
-    key: str
-    has_variables: bool = True
+    key: str = ""
+    has_variable: bool = True
     """False within lists and mappings, which one variable holds as a whole."""
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    """The fields' values where the place has its own; they go before the section's."""
 
-    def field(self, name: str, defaults: Mapping[str, Any] | None = None) -> "_Place":
-        """The place of a field; `defaults` are its values where it is a section."""
-        key = f"{self.key}.{name}" if self.key else name
-        return _Place(key=key, has_variables=self.has_variables, defaults=defaults or {})
-
-    def element(self, name: str) -> "_Place":
-        """The place of a section of which a list or mapping holds many."""
-        return replace(self.field(name), has_variables=False)
+    def field(self, name: str) -> "_Place":
+        """The place of a field of this section."""
+        return replace(self, key=f"{self.key}.{name}" if self.key else name)
 
     @property
     def variable(self) -> str:
-        """The environment variable's cell."""
+        """The cell of the environment variable."""
         prefix = Settings.model_config.get("env_prefix", "")
-        return f"`{prefix}{self.key.upper().replace('.', '__')}`" if self.has_variables else ""
+        return f"`{prefix}{self.key.upper().replace('.', '__')}`" if self.has_variable else ""
 
 
 def settings_reference() -> str:
     """The page, in Markdown."""
     tree = Settings.model_json_schema()
-    return "\n".join((INTRODUCTION, *_section(tree, tree["$defs"], _Place(key="")), ""))
+    return "\n".join((INTRODUCTION, *_section(tree, tree["$defs"], _Place()), ""))
 
 
 def _section(schema: Schema, models: Schema, place: _Place) -> Iterator[str]:
     """A section's own table, then those of the sections within it."""
     rows: list[str] = []
     below: list[tuple[Schema, _Place]] = []
-    required = schema.get("required", ())
     for name, prop in schema["properties"].items():
-        default = place.defaults.get(name, prop.get("default"))
         here = place.field(name)
-        if "$ref" in prop and "properties" in _resolve(prop, models):
-            below.append((_resolve(prop, models), place.field(name, default)))
+        if "properties" in _resolve(prop, models):
+            below.append((_resolve(prop, models), here))
             continue
-        value = "required" if name in required else _default(default)
+        value = "required" if name in schema.get("required", ()) else _default(prop["default"])
         rows.append(_row(f"`{here.key}`", here.variable, _type(prop, models), value, prop["description"]))
-        below += _elements(prop, models, place, name)
+        below += _elements(prop, models, here)
     if rows:
         yield from (f"## `{place.key}`\n", f"{schema['description']}\n") if place.key else ()
         yield from (_row("Key", "Variable", "Type", "Default", "Meaning"), _row(*["---"] * 5), *rows, "")
@@ -84,11 +75,11 @@ def _section(schema: Schema, models: Schema, place: _Place) -> Iterator[str]:
         yield from _section(model, models, at)
 
 
-def _elements(prop: Schema, models: Schema, place: _Place, name: str) -> Iterator[tuple[Schema, _Place]]:
+def _elements(prop: Schema, models: Schema, place: _Place) -> Iterator[tuple[Schema, _Place]]:
     """The section that a list or mapping holds many of, if it does."""
     for inner, suffix in ((prop.get("items"), "[]"), (prop.get("additionalProperties"), ".<name>")):
         if isinstance(inner, Mapping) and "$ref" in inner:
-            yield _resolve(inner, models), place.element(name + suffix)
+            yield _resolve(inner, models), _Place(place.key + suffix, has_variable=False)
 
 
 def _resolve(schema: Schema, models: Schema) -> Schema:
@@ -113,7 +104,7 @@ def _type(schema: Schema, models: Schema) -> str:
 
 def _scalar(schema: Schema) -> str:
     name = "path" if schema.get("format") == "path" else _TYPES[schema["type"]]
-    bounds = [f"{sign} {schema[bound]:g}" for bound, sign in _BOUNDS.items() if bound in schema]
+    bounds = [f"{sign} {schema[bound]}" for bound, sign in _BOUNDS.items() if bound in schema]
     matching = [f"matching `{schema['pattern']}`"] if "pattern" in schema else []
     return " ".join((name, ", ".join((*bounds, *matching)))).strip()
 
@@ -123,7 +114,8 @@ def _default(value: object) -> str:
 
 
 def _row(*cells: str) -> str:
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+    escaped = (cell.replace("|", r"\|") for cell in cells)
+    return f"| {' | '.join(escaped)} |"
 
 
 if __name__ == "__main__":

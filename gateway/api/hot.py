@@ -69,7 +69,7 @@ class AsgiSink:
                 await send(message)
             if self._waiting_bytes:
                 self._waiting_bytes = sum(len(message.get("body", b"")) for message in self._messages)
-                if self.journey is not None:
+                if self._waiting_bytes <= HIGH_WATER_BYTES and self.journey is not None:
                     self.journey.resume()
             if self.closed and not self._messages:
                 return

@@ -76,7 +76,7 @@ def _add_errors(app: FastAPI) -> None:
     async def http_error(request: Request, error: HTTPException) -> Response:
         """Starlette's own errors in OpenAI's shape."""
         if error.status_code == 405:
-            allow = (error.headers or {}).get("allow", "GET").split(", ")
+            allow = (error.headers or {}).get("Allow", "GET").split(", ")
             return _answer(method_not_allowed(request.method, allow=allow))
         if error.status_code == 404:
             return _answer(_unknown_url(request))

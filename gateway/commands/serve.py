@@ -4,10 +4,13 @@ The rule of this module: uvicorn owns the socket and the signals; the gateway li
 """
 
 import asyncio
+import math
 import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import structlog
 import uvicorn
@@ -57,13 +60,24 @@ async def _serve(settings: Settings) -> None:
             access_log=False,
             log_config=None,
             timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=int(settings.server.drain_s),
+            timeout_graceful_shutdown=math.ceil(settings.server.drain_s),
         )
         await _Server(config).serve()
 
 
 class _Server(uvicorn.Server):
-    """A server that says where it listens."""
+    """A server that says where it listens, and returns when it is told to stop."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        # Uvicorn raises the signal again at the end, which would kill the process before the gateway is closed and
+        # its last decisions and calls are written.
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override] # same shape
         await super().startup(sockets=sockets)  # type: ignore[arg-type] # passed on as it came

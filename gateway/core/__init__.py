@@ -1,1 +1,1 @@
-""""""
+"""The decision core: pure, deterministic, told everything and asking for nothing."""

@@ -6,6 +6,7 @@ Source: Thaler and Ravishankar, "Using name-based mappings to increase hit rates
 """
 
 from collections.abc import Iterable
+from functools import lru_cache
 from hashlib import blake2b
 from typing import TypeVar
 
@@ -26,7 +27,16 @@ def mix64(value: int) -> int:
     return value ^ (value >> 31)
 
 
+# Workers are few and asked for on every decision; keys are many and asked for once.
+_member_hash = lru_cache(maxsize=4096)(hash64)
+
+
+def rank_of(key_hash: int, member: str) -> int:
+    """The random weight of `member` for a hashed key; always the same for the same two."""
+    return mix64(key_hash ^ _member_hash(member))
+
+
 def rendezvous(key: str, members: Iterable[_T]) -> _T | None:
     """The member with the highest weight for `key`, or None where there are none."""
     key_hash = hash64(key)
-    return max(members, key=lambda member: mix64(key_hash ^ hash64(member)), default=None)
+    return max(members, key=lambda member: rank_of(key_hash, member), default=None)

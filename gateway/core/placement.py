@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from gateway.core.hashing import hash64, mix64
+from gateway.core.hashing import hash64, rank_of
 from gateway.core.path.base import PolicyError
 from gateway.core.types import Candidate, WorkerView
 
@@ -92,7 +92,7 @@ class Placement:
         candidates = [self._score(view, pool) for view in views]
         if len(candidates) > 1:
             key_hash = hash64(tie_key)
-            candidates.sort(key=lambda c: (-c.total, mix64(key_hash ^ hash64(c.worker_id))))
+            candidates.sort(key=lambda c: (-c.total, rank_of(key_hash, c.worker_id)))
         return candidates
 
     def _score(self, view: WorkerView, pool: Pool) -> Candidate:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import httpx
+import msgspec
 import structlog
 
 from gateway.core.events import Event, WorkerProbed, WorkerSampled, WorkerUp
@@ -21,6 +22,7 @@ MODELS_EVERY_PROBES = 15
 """Model lists change rarely (adapters come and go): every so many probes they are read again."""
 TICK_S = 0.25
 MAX_PAGE_BYTES = 4 * 2**20
+"""A longer answer is read no further and counts as none."""
 
 
 class Observer(Protocol):
@@ -80,8 +82,7 @@ class FleetMonitor:
 
     async def probe(self, worker_id: WorkerId) -> None:
         """Ask a worker's /health."""
-        response = await self._get(worker_id, "/health")
-        healthy = response is not None and response.is_success
+        healthy = await self._get(worker_id, "/health") is not None
         if self._healthy.get(worker_id) is not healthy:
             self._healthy[worker_id] = healthy
             self._log.info("worker.probed", worker=worker_id, healthy=healthy)
@@ -89,17 +90,17 @@ class FleetMonitor:
 
     async def read_models(self, worker_id: WorkerId) -> None:
         """Read a worker's /v1/models; an answer that is none is as good as no answer."""
-        response = await self._get(worker_id, "/v1/models")
-        cards = _cards(response)
+        page = await self._get(worker_id, "/v1/models")
+        cards = None if page is None else _cards(page)
         if cards is not None and self._registry.put_cards(worker_id, cards):
             self._announce(worker_id)
 
     async def scrape(self, worker_id: WorkerId) -> None:
         """Read a worker's /metrics."""
-        response = await self._get(worker_id, "/metrics")
-        if response is not None and response.is_success and len(response.content) <= MAX_PAGE_BYTES:
+        page = await self._get(worker_id, "/metrics")
+        if page is not None:
             now_s = self._clock()
-            sample = parse_sample(response.content, now_s)
+            sample = parse_sample(page, now_s)
             self._core.observe(WorkerSampled(at_s=now_s, worker_id=worker_id, sample=sample))
 
     def _announce(self, worker_id: WorkerId) -> None:
@@ -108,11 +109,14 @@ class FleetMonitor:
             self._core.observe(WorkerUp(at_s=self._clock(), spec=spec))
             self._log.info("worker.up", worker=worker_id, role=spec.role, models=spec.models)
 
-    async def _get(self, worker_id: WorkerId, path: str) -> httpx.Response | None:
+    async def _get(self, worker_id: WorkerId, path: str) -> bytes | None:
+        """A page; None where it did not come whole, with a 2xx, in time."""
         url = self._registry.workers[worker_id].url.rstrip("/") + path
         try:
-            return await self._client.get(url, timeout=self._settings.probe_timeout_s)
-        except httpx.HTTPError:
+            # The client's own timeouts are per read: a worker that sends a byte now and then would never run out.
+            async with asyncio.timeout(self._settings.probe_timeout_s), self._client.stream("GET", url) as response:
+                return await _read(response) if response.is_success else None
+        except (httpx.HTTPError, TimeoutError):
             return None
 
     async def _probe_forever(self, worker_id: WorkerId) -> None:
@@ -123,7 +127,8 @@ class FleetMonitor:
             await self.probe(worker_id)
             probes += 1
             came_back = self._healthy.get(worker_id) and not was_healthy
-            if came_back or probes % MODELS_EVERY_PROBES == 0:
+            is_unknown = self._registry.spec(worker_id) is None
+            if came_back or is_unknown or probes % MODELS_EVERY_PROBES == 0:
                 await self.read_models(worker_id)
 
     async def _scrape_forever(self, worker_id: WorkerId) -> None:
@@ -137,12 +142,19 @@ class FleetMonitor:
             self._core.tick(self._clock())
 
 
-def _cards(response: httpx.Response | None) -> list[dict[str, Any]] | None:
-    if response is None or not response.is_success:
-        return None
+async def _read(response: httpx.Response) -> bytes | None:
+    page = bytearray()
+    async for piece in response.aiter_bytes():
+        page += piece
+        if len(page) > MAX_PAGE_BYTES:
+            return None
+    return bytes(page)
+
+
+def _cards(page: bytes) -> list[dict[str, Any]] | None:
     try:
-        answer = response.json()
-    except ValueError:
+        answer = msgspec.json.decode(page)
+    except (msgspec.DecodeError, RecursionError):
         return None
     data = answer.get("data") if isinstance(answer, Mapping) else None
     if not isinstance(data, list):

@@ -159,6 +159,7 @@ def _route_standard_library(level: int) -> None:
         logger = logging.getLogger(name)
         logger.handlers = []
         logger.propagate = True
+        logger.setLevel(logging.NOTSET)
     logging.getLogger("uvicorn.access").disabled = True
     for name in QUIET_LOGGERS:
         logging.getLogger(name).setLevel(max(level, logging.WARNING))

@@ -20,8 +20,9 @@ class RequestTelemetry:
 
     metrics: Metrics
     decisions: DecisionLog
-    logger: FilteringBoundLogger
-    """Bound once (`get_logger().bind()`): binding anew per request costs more than the rest of the event."""
+    logger: FilteringBoundLogger | None
+    """Bound once (`get_logger().bind()`): binding anew per request costs more than the rest of the event. None
+    writes no line per request."""
 
     def finished(
         self,
@@ -42,4 +43,5 @@ class RequestTelemetry:
             routed, outcome, model_label=model or "", decision_s=decision_s, prefill_leg_s=prefill_leg_s
         )
         self.decisions.append(routed, outcome, request_id=request_id, model=model)
-        log_finished(self.logger, routed, outcome, request_id=request_id, model=model)
+        if self.logger is not None:
+            log_finished(self.logger, routed, outcome, request_id=request_id, model=model)

@@ -168,8 +168,8 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Treat a loss like an end of input, except that a reset never ends a body well."""
-        self._input_ended(exc)
         self._owner.socket_gone(self)
+        self._input_ended(exc)
 
     # transitions
 
@@ -178,9 +178,9 @@ class Connection(asyncio.Protocol):
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         if self._transport is not None:
             return
+        self._owner.socket_gone(self)
         if error is not None:
             self.fail(connect_failed(self.origin, error))
-        self._owner.socket_gone(self)
 
     def _write(self, exchange: Exchange) -> None:
         assert self._transport is not None
@@ -231,32 +231,26 @@ class Connection(asyncio.Protocol):
         exchange = self._exchange
         if exchange is None:
             self.retire()
-            return
-        if cause is None:
-            self._parser.end_of_input()
-        if self._parser.ended:
-            self._finish_at_eof(exchange)
+        elif cause is None and self._parser.may_end_here:
+            self.retire()
+            exchange.end()
         elif self.reused and self._untouched:
             self._shut()
             self._owner.connection_stale(self, exchange)
         else:
             self.fail(self._lost(cause))
 
-    def _finish_at_eof(self, exchange: Exchange) -> None:
-        self.retire()
-        exchange.end()
-
     def _time_is_up(self) -> None:
-        exchange = self._exchange
-        assert exchange is not None
-        limits = exchange.limits
+        assert self._exchange is not None
+        limit_s = self._limit_s(self._exchange.limits)
+        assert limit_s is not None
         if self._transport is None:
-            words = f"no connection within {limits.connect_timeout_s:g} s"
+            words = f"no connection within {limit_s:g} s"
             self.fail(ConnectFailed(self.origin, ErrorKind.CONNECT_TIMEOUT, words))
         elif self._parser.head_seen:
-            self.fail(IdleTimeout(self.origin, limits.idle_timeout_s or 0.0))
+            self.fail(IdleTimeout(self.origin, limit_s))
         else:
-            self.fail(FirstByteTimeout(self.origin, limits.first_byte_timeout_s or 0.0))
+            self.fail(FirstByteTimeout(self.origin, limit_s))
 
     def _shut(self) -> None:
         self._closed = True
@@ -270,18 +264,22 @@ class Connection(asyncio.Protocol):
     # details
 
     def _watch(self, exchange: Exchange) -> None:
-        limits = exchange.limits
-        timeout_s = limits.idle_timeout_s if self._parser.head_seen else limits.first_byte_timeout_s
-        if timeout_s is None or exchange.paused:
+        limit_s = self._limit_s(exchange.limits)
+        if limit_s is None or exchange.paused:
             self._alarm.clear()
         else:
-            self._alarm.set(timeout_s)
+            self._alarm.set(limit_s)
+
+    def _limit_s(self, limits: Limits) -> float | None:
+        if self._transport is None:
+            return limits.connect_timeout_s
+        return limits.idle_timeout_s if self._parser.head_seen else limits.first_byte_timeout_s
 
     def _lost(self, cause: Exception | None) -> BrokenResponse:
-        words = f"({cause})" if cause is not None else ""
+        reason = "" if cause is None else f": {cause!r}"
         if self._parser.head_seen:
-            return self._broken(ErrorKind.TRUNCATED, f"the connection closed inside the body {words}".rstrip())
-        return self._broken(ErrorKind.CLOSED_BEFORE_HEAD, f"the connection closed before a response {words}".rstrip())
+            return self._broken(ErrorKind.TRUNCATED, f"the connection closed inside the body{reason}")
+        return self._broken(ErrorKind.CLOSED_BEFORE_HEAD, f"the connection closed before a response{reason}")
 
     def _broken(self, kind: ErrorKind, words: str) -> BrokenResponse:
         return BrokenResponse(self.origin, kind, words, retryable_elsewhere=not self._parser.head_seen)

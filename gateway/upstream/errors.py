@@ -87,6 +87,6 @@ def connect_failed(origin: Origin, cause: BaseException) -> ConnectFailed:
             kind = ErrorKind.CONNECT_TIMEOUT
         case _:
             kind = ErrorKind.CONNECT_FAILED
-    error = ConnectFailed(origin, kind, f"cannot connect: {cause}")
+    error = ConnectFailed(origin, kind, f"cannot connect: {cause!r}")
     error.__cause__ = cause
     return error

@@ -6,6 +6,7 @@ gateway's own on each side; everything else passes in its order. No client byte 
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from gateway.upstream.origin import Origin
 
@@ -31,8 +32,13 @@ _NOT_FORWARDED = HOP_BY_HOP | {b"accept-encoding", b"content-length", b"expect",
 _NOT_RETURNED = HOP_BY_HOP | {b"date", b"server"}
 _NOT_RETURNED_WHEN_REFRAMED = _NOT_RETURNED | {b"content-length"}
 
+MAX_NAME_BYTES = 256
+"""Longest header name sent; bounds the cache of names."""
+
 _TOKEN = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _NOT_IN_TARGET = bytes([*range(0x21), 0x7F])
+_NONE: frozenset[bytes] = frozenset()
+_PLAIN_CONNECTION = frozenset({b"close", b"keep-alive"})
 _METHODS_WITH_BODY = frozenset({b"POST", b"PUT", b"PATCH"})
 
 
@@ -70,20 +76,19 @@ class UpstreamRequest:
 def build_head(request: UpstreamRequest, origin: Origin) -> bytes:
     """Return the request head for `origin`, up to and including the blank line.
 
-    Raises UnsafeHead for a header name that is not a token, for CR, LF or NUL in any value, and for a method or
-    target that does not fit on a request line.
+    Raises UnsafeHead for a header name that is too long or not a token, for CR, LF or NUL in a value, and for a
+    method or target that does not fit on a request line.
     """
     _check_request_line(request.method, request.target)
     lines = [
         b"%b %b%b HTTP/1.1" % (request.method, origin.base_path, request.target),
         b"host: " + origin.authority,
     ]
+    replaced = _named(request.headers)
     if request.own_headers:
-        _add(lines, request.own_headers, dropped=_NOT_FORWARDED)
-        own_names = {name.lower() for name, _ in request.own_headers}
-        _add(lines, request.headers, dropped=_NOT_FORWARDED | own_names | _named(request.headers))
-    else:
-        _add(lines, request.headers, dropped=_NOT_FORWARDED | _named(request.headers))
+        _add(lines, request.own_headers)
+        replaced = replaced.union(name.lower() for name, _ in request.own_headers)
+    _add(lines, request.headers, replaced)
     length = request.body_bytes
     if length or request.method in _METHODS_WITH_BODY:
         lines.append(b"content-length: %d" % length)
@@ -112,19 +117,31 @@ def _check_request_line(method: bytes, target: bytes) -> None:
 
 def _named(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:
     """Return the names that Connection headers declare to be of one hop, in lower case."""
-    values = [value for name, value in headers if name.lower() == b"connection"]
-    if not values:
-        return frozenset()
-    return frozenset(name.strip().lower() for name in b",".join(values).split(b","))
-
-
-def _add(lines: list[bytes], headers: HeaderPairs, *, dropped: frozenset[bytes]) -> None:
+    named = _NONE
     for name, value in headers:
-        # "Transfer-Encoding " with a space is no name that we know, and a lenient worker would heed it.
-        if not name or name.translate(None, _TOKEN):
-            raise UnsafeHead("a header name is not a token")
-        if name.lower() not in dropped:
-            lines.append(name + b": " + value)
+        if len(name) == len(b"connection") and name.lower() == b"connection":
+            options = value.lower()
+            if options not in _PLAIN_CONNECTION:
+                named = named.union(option.strip() for option in options.split(b","))
+    return named
+
+
+@lru_cache(maxsize=512)
+def _line_start(name: bytes) -> bytes:
+    """Return `name: `, or nothing for a header that is not forwarded; the same few names come with every request."""
+    # "Transfer-Encoding " with a space is no name that we know, and a lenient worker would heed it.
+    if not name or name.translate(None, _TOKEN):
+        raise UnsafeHead("a header name is not a token")
+    if len(name) > MAX_NAME_BYTES:
+        raise UnsafeHead(f"a header name is over {MAX_NAME_BYTES} bytes")
+    return b"" if name.lower() in _NOT_FORWARDED else name + b": "
+
+
+def _add(lines: list[bytes], headers: HeaderPairs, replaced: frozenset[bytes] = _NONE) -> None:
+    for name, value in headers:
+        start = _line_start(name)
+        if start and not (replaced and name.lower() in replaced):
+            lines.append(start + value)
 
 
 def _join(lines: list[bytes]) -> bytes:

@@ -83,13 +83,10 @@ class Journey:
     # -- dispatch ----------------------------------------------------------------------------------------------
 
     def _dispatch(self, decision: Decision) -> None:
-        body = self._request.body
-        if self._peeked.sent_kv_transfer_params:
-            body = nixl.decode_body(body, None)
         if decision.path is Path.REMOTE:
             self._send_prefill(decision)
         else:
-            self._send_decode(decision, body)
+            self._send_decode(decision, None)
         if not self._account.closed:
             self._services.core.observe(Dispatched(at_s=self._services.clock(), decision_id=decision.decision_id))
 
@@ -97,11 +94,26 @@ class Journey:
         assert decision.prefill_worker is not None
         self._prefill_began_s = self._services.clock()
         leg = PrefillLeg(self._prefill_answered, self._prefill_failed)
-        body = nixl.prefill_body(self._request.body, self._peeked.facts.endpoint)
-        self._send(decision.prefill_worker, body, leg)
+        try:
+            body = nixl.prefill_body(self._request.body, self._peeked.facts.endpoint)
+        except ValueError:
+            self._refuse_body()
+        else:
+            self._send(decision.prefill_worker, body, leg)
 
-    def _send_decode(self, decision: Decision, body: bytes) -> None:
+    def _send_decode(self, decision: Decision, kv_transfer_params: bytes | None) -> None:
+        body = self._request.body
+        if kv_transfer_params is not None or self._peeked.sent_kv_transfer_params:
+            try:
+                body = nixl.decode_body(body, kv_transfer_params)
+            except ValueError:
+                self._refuse_body()
+                return
         self._send(decision.decode_worker, body, DecodeLeg(self))
+
+    def _refuse_body(self) -> None:
+        # Python's recursion limit counts our own frames too: what `peek` could just read cannot be edited down here.
+        self._fail(OutcomeKind.CLIENT_ERROR, api_errors.bad_request("The request body is nested too deeply."))
 
     def _send(self, worker_id: WorkerId, body: bytes, leg: PrefillLeg | DecodeLeg) -> None:
         services, request = self._services, self._request
@@ -135,7 +147,7 @@ class Journey:
         if fault is not None:
             self._prefill_lost(fault)
         elif answer.status >= 400:
-            self._relay_held(answer)
+            self._relay_held(answer, OutcomeKind.CLIENT_ERROR)
         else:
             self._prefilled(answer)
 
@@ -155,7 +167,7 @@ class Journey:
             services.core.observe(PrefillLost(at_s=now_s, decision_id=decision.decision_id, blame=None))
         else:
             services.core.observe(Prefilled(at_s=now_s, decision_id=decision.decision_id))
-        self._send_decode(decision, nixl.decode_body(self._request.body, found.kv_transfer_params))
+        self._send_decode(decision, found.kv_transfer_params)
 
     def _prefill_lost(self, fault: Fault) -> None:
         decision = self._current()
@@ -169,7 +181,7 @@ class Journey:
         self._services.core.observe(
             PrefillLost(at_s=self._services.clock(), decision_id=decision.decision_id, blame=blame)
         )
-        self._send_decode(decision, nixl.decode_body(self._request.body, None))
+        self._send_decode(decision, None)
 
     # -- the decode leg ------------------------------------------------------------------------------------------
 
@@ -186,7 +198,7 @@ class Journey:
         worker_id = self._current().decode_worker
         self._services.telemetry.metrics.upstream_error(worker_id, fault.label)
         if not self._retry(worker_id, fault):
-            self._relay_held(answer, blame=worker_id if fault.blames_worker else None)
+            self._relay_held(answer, fault.outcome, blame=worker_id if fault.blames_worker else None)
 
     def decode_began(self, status: int, headers: Headers) -> None:
         """Start the client's answer."""
@@ -278,10 +290,9 @@ class Journey:
         self._finish(kind, error.status, blame=blame)
         answer_error(self._sink, error, self._request.request_id, self._current())
 
-    def _relay_held(self, answer: HeldAnswer, *, blame: WorkerId | None = None) -> None:
+    def _relay_held(self, answer: HeldAnswer, kind: OutcomeKind, *, blame: WorkerId | None = None) -> None:
         """End with a worker's answer that was held back; nothing was sent before."""
         decision = self._current()
-        kind = OutcomeKind.CLIENT_ERROR if answer.status < 500 else OutcomeKind.UPSTREAM_ERROR
         body = answer.body
         if body is None:
             self._fail(kind, api_errors.bad_gateway("The worker's error answer is too large to relay."), blame=blame)

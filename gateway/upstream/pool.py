@@ -128,6 +128,13 @@ class UpstreamPool:
             stale_retries=self._stale_retries,
         )
 
+    def connections(self, origin: Origin) -> tuple[int, int]:
+        """Connections to one origin now: (in use, idle)."""
+        lane = self._lanes.get(origin.authority)
+        if lane is None:
+            return 0, 0
+        return len(lane.connections) - len(lane.idle), len(lane.idle)
+
     async def aclose(self) -> None:
         """Close every connection, fail what is in flight or waiting with PoolClosed, and wait for the sockets."""
         self._closed = True

@@ -11,7 +11,7 @@ import httptools
 HEAD_LIMIT_BYTES = 65_536
 """Most bytes of a response that may come before its body, interim responses included, and of trailers."""
 
-_NO_BODY = frozenset({204, 304})
+_VERSIONS = frozenset({"1.0", "1.1"})
 _FIRST_BYTE = ord("H")
 
 
@@ -29,6 +29,7 @@ class ResponseParser:
 
     __slots__ = (
         "_dirty",
+        "_ends_at_eof",
         "_head_bytes",
         "_head_only",
         "_interim",
@@ -37,7 +38,6 @@ class ResponseParser:
         "_pieces",
         "_quiet_bytes",
         "ended",
-        "ends_at_eof",
         "fault",
         "head_seen",
         "headers",
@@ -62,7 +62,7 @@ class ResponseParser:
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
         self.head_seen = False
-        self.ends_at_eof = False
+        self._ends_at_eof = False
         self.ended = False
         self.fault: str | None = None
 
@@ -70,6 +70,11 @@ class ResponseParser:
     def reusable(self) -> bool:
         """True where the response ended and left the connection fit for another request."""
         return self.ended and self._keep_alive and not self._dirty
+
+    @property
+    def may_end_here(self) -> bool:
+        """True inside a body that only the close of the connection ends."""
+        return self.head_seen and self._ends_at_eof and not self.ended and self.fault is None
 
     def take_body(self) -> bytes:
         """Return the body bytes recorded since the last call, joined."""
@@ -86,10 +91,6 @@ class ResponseParser:
             self._parse_body(data)
         else:
             self._parse_head(data)
-
-    def end_of_input(self) -> None:
-        """Note that the worker has closed: the right end for a body without a length."""
-        self.ended = self.ended or (self.head_seen and self.ends_at_eof and self.fault is None)
 
     def _parse_head(self, data: bytes) -> None:
         if self._head_bytes == 0 and data[0] != _FIRST_BYTE:
@@ -132,7 +133,7 @@ class ResponseParser:
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header; trailers are dropped."""
         if not self.head_seen:
-            self.headers.append((name.lower(), value.rstrip(b" \t")))
+            self.headers.append((name.lower(), value.rstrip()))
 
     def on_headers_complete(self) -> None:
         """Skip an interim head; check the final one."""
@@ -147,8 +148,8 @@ class ResponseParser:
         self.status = status
         self.head_seen = True
         if self._head_only:
-            # llhttp would wait for the body that Content-Length tells of, and must not be used again.
-            self.ended = self._dirty = True
+            # llhttp would wait for the body that Content-Length tells of; stopped, it is of no further use.
+            self.ended = True
             raise _Stop
 
     def on_message_complete(self) -> None:
@@ -160,16 +161,20 @@ class ResponseParser:
         self._keep_alive = self._parser.should_keep_alive()
 
     def _head_fault(self, status: int) -> str | None:
+        coding, sized = None, False
+        for name, value in self.headers:
+            if name == b"content-length":
+                sized = True
+            elif name == b"transfer-encoding":
+                coding = value if coding is None else coding + b", " + value
+        self._ends_at_eof = not sized and coding is None
         version = self._parser.get_http_version()
-        codings = [value for name, value in self.headers if name == b"transfer-encoding"]
-        sized = any(name == b"content-length" for name, _ in self.headers)
-        self.ends_at_eof = not codings and not sized and status not in _NO_BODY
         if not 200 <= status < 600:
             return f"unexpected status {status}"
-        if version not in {"1.1", "1.0"}:
+        if version not in _VERSIONS:
             return f"unexpected HTTP version {version}"
-        if codings and version == "1.0":
+        if coding is not None and version == "1.0":
             return "Transfer-Encoding in an HTTP/1.0 response"
-        if codings and (len(codings) > 1 or codings[0].lower() != b"chunked"):
+        if coding is not None and coding.lower() != b"chunked":
             return "a Transfer-Encoding other than chunked"
         return None

@@ -113,13 +113,11 @@ def peek(
         return bad_request("The request body is empty; expected a JSON object.")
     read = _read_chat if endpoint is Endpoint.CHAT else _read_completion
     try:
+        # Fields that are skipped are not validated by the decoder, but editing and the worker would stumble on them.
+        body.decode()
         return read(body, request_id, hints, block_bytes)
-    except msgspec.ValidationError as error:
-        return _wrong_shape(error)
-    except msgspec.DecodeError as error:
-        return _not_json(error, body)
-    except RecursionError:
-        return bad_request("The request body is nested too deeply.")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return _unreadable(error, body)
 
 
 def _read_chat(body: bytes, request_id: RequestId, hints: Hints, block_bytes: int) -> Peeked | ApiError:
@@ -281,6 +279,14 @@ _AT = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
 _MISSING = re.compile(r"missing required field `(.*)`")
 
 
+def _unreadable(error: Exception, body: bytes) -> ApiError:
+    if isinstance(error, msgspec.ValidationError):
+        return _wrong_shape(error)
+    if isinstance(error, RecursionError):
+        return bad_request("The request body is nested too deeply.")
+    return _not_json(error, body)
+
+
 def _wrong_shape(error: msgspec.ValidationError, *, root: str = "") -> ApiError:
     """Valid JSON with a value of the wrong type, named by its path."""
     text = str(error)
@@ -297,19 +303,11 @@ def _wrong_shape(error: msgspec.ValidationError, *, root: str = "") -> ApiError:
     return bad_request(f"Invalid '{path}': {what}.", param=path)
 
 
-def _not_json(error: msgspec.DecodeError, body: bytes) -> ApiError:
+def _not_json(error: Exception, body: bytes) -> ApiError:
     text = str(error).removeprefix("JSON is malformed: ")
-    if text == "Input data was truncated":
+    if isinstance(error, UnicodeDecodeError):
+        text = f"invalid UTF-8 (byte {error.start})"
+    elif text == "Input data was truncated":
         # The decoder says the same of a lone \ud83d, which JSON text cannot hold either.
         text = f"it ends too early (byte {len(body)}), or holds half of a surrogate pair"
-    elif "UTF-8" in text:
-        text = f"invalid UTF-8 (byte {_first_bad_byte(body)})"
     return bad_request(f"The request body is not valid JSON: {text}.")
-
-
-def _first_bad_byte(body: bytes) -> int:
-    try:
-        body.decode()
-    except UnicodeDecodeError as error:
-        return error.start
-    return len(body)

@@ -1,1 +1,1 @@
-""""""
+"""The open-loop HTTP load generator and its records."""

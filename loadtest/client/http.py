@@ -84,6 +84,8 @@ class _Connection(asyncio.Protocol):
 
     async def exchange(self, request: bytes, sink: Sink) -> None:
         """Sends one request and returns when its answer has ended."""
+        if not self.reusable:
+            raise DisconnectedError("the server closed the connection before the request")
         assert self._transport is not None
         self._sink, self._ended = sink, asyncio.get_running_loop().create_future()
         self.answered, self._headers = False, {}

@@ -31,20 +31,27 @@ def fleet(
 
     The first line printed is JSON with all URLs.
     """
-    settings: dict[str, Any] = yaml.safe_load(config.read_text()) if config else {}
-    if policy is not None:
-        settings.setdefault("routing", {})["policy"] = policy
-    if decision_log is not None:
-        settings.setdefault("telemetry", {})["decision_log"] = str(decision_log.resolve())
     try:
+        settings = _settings(config)
+        if policy is not None:
+            settings["routing"] = {**(settings.get("routing") or {}), "policy": policy}
+        if decision_log is not None:
+            settings["telemetry"] = {**(settings.get("telemetry") or {}), "decision_log": str(decision_log.resolve())}
         spec = FleetSpec(
             pools=parse_pools(pools), engine=engine, port=port, speed=speed, model=model, settings=settings
         )
         with running_fleet(spec) as started:
             typer.echo(started.as_json())
             _wait_for_signal()
-    except (FleetError, UnknownEngine, ValueError) as error:
+    except (FleetError, UnknownEngine, ValueError, OSError, yaml.YAMLError) as error:
         raise typer.BadParameter(str(error)) from error
+
+
+def _settings(config: Path | None) -> dict[str, Any]:
+    tree = yaml.safe_load(config.read_text()) if config else {}
+    if not isinstance(tree, dict | None):
+        raise FleetError(f"{config} must hold a mapping of sections")
+    return tree or {}
 
 
 def _wait_for_signal() -> None:

@@ -1,1 +1,1 @@
-""""""
+"""What runs come to: summaries, tables and plots."""

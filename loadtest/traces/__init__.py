@@ -1,1 +1,1 @@
-""""""
+"""Request traces: loaders, generators fitted to public ones, and the text of their prompts."""

@@ -48,6 +48,12 @@ def test_output_length_is_a_rolling_mean() -> None:
     assert calibration.osl_tokens(MODEL) == pytest.approx(50.0, abs=1.0)
 
 
+def test_one_output_weighs_against_the_prior_as_one_of_eleven() -> None:
+    calibration = Calibration(decay=1.0)
+    calibration.saw_output(MODEL, 36, None)
+    assert calibration.osl_tokens(MODEL) == (10 * 256 + 36) / 11
+
+
 def test_models_do_not_mix() -> None:
     calibration = Calibration()
     calibration.saw_prompt("a", 8_000, 1_000)
@@ -79,6 +85,7 @@ def test_bounds_themselves_are_believed() -> None:
     calibration = Calibration()
     calibration.saw_prompt(MODEL, 4_000, 8_000)
     calibration.saw_prompt(MODEL, 4_000, 125)
+    calibration.saw_prompt(MODEL, 4, 1)
     calibration.saw_output(MODEL, 100, 100)
     calibration.saw_output(MODEL, 0, None)
     calibration.saw_output(MODEL, MAX_OUTPUT_TOKENS, None)
@@ -103,6 +110,10 @@ class TestEstimate:
     def test_token_ids_are_exact_whatever_the_ratio_is(self) -> None:
         about = estimate(facts(tokens=1000, block_bytes=128), Calibration(prior_bytes_per_token=2.0))
         assert (about.isl_tokens, about.tokens_per_block) == (1000, 32.0)
+
+    def test_a_hit_is_counted_in_whole_tokens(self) -> None:
+        about = estimate(facts(prompt_bytes=10_000), Calibration(prior_bytes_per_token=3.0))
+        assert [about.hit_tokens(blocks) for blocks in (0, 1, 3)] == [0, 85, 256]
 
     def test_an_empty_prompt_has_no_tokens(self) -> None:
         assert estimate(facts(), Calibration()).isl_tokens == 0

@@ -225,6 +225,46 @@ class TestOutlier:
         self._mixed(of, 60)
         assert of.get(W).state is CLOSED
 
+    def test_it_goes_where_the_rest_fails_now_and_then(self) -> None:
+        of = table()
+        for i in range(50):
+            if i % 5 == 0:
+                of.failed(WorkerId("w1"), 0.0)
+            else:
+                of.succeeded(WorkerId("w1"))
+        self._mixed(of, 60)
+        assert of.get(W).state is OPEN
+
+    def test_both_bounds_are_strict(self) -> None:
+        # A memory of two requests: a success and then a failure are a ratio of 1 / 1.5.
+        bound: dict[str, Any] = {
+            "outlier_failure_ratio": 1.0 / 1.5, "outlier_min_requests": 1, "memory_requests": 2.0,
+        }  # fmt: skip
+        at_the_bound = table(2, **bound)
+        at_the_bound.succeeded(WorkerId("w1"))
+        at_the_bound.succeeded(W)
+        fail(at_the_bound, 1)
+        assert at_the_bound.get(W).state is CLOSED
+        rest_at_the_bound = table(2, **bound)
+        rest_at_the_bound.succeeded(WorkerId("w1"))
+        fail(rest_at_the_bound, 1, worker=WorkerId("w1"))
+        fail(rest_at_the_bound, 2)
+        assert rest_at_the_bound.get(W).state is CLOSED
+
+    def test_a_recovered_worker_begins_with_a_clean_record(self) -> None:
+        of = table()
+        for _ in range(30):
+            of.succeeded(WorkerId("w1"))
+        self._mixed(of, 60)
+        of.tick(10.0)
+        of.succeeded(W)
+        of.succeeded(W)
+        fail(of, 1)
+        assert of.get(W).state is CLOSED
+
+    def test_a_new_worker_has_not_failed(self) -> None:
+        assert table().get(W).failure_ratio == 0.0
+
     def test_few_requests_prove_nothing(self) -> None:
         of = table()
         for _ in range(30):
@@ -360,6 +400,29 @@ def test_unknown_workers_are_ignored() -> None:
 def test_a_policy_that_makes_no_sense_is_refused(keys: dict[str, Any]) -> None:
     with pytest.raises(PolicyError, match=next(iter(keys))):
         HealthPolicy(**keys)
+
+
+def test_the_smallest_policy_is_legal() -> None:
+    policy = HealthPolicy(
+        consecutive_failures=1,
+        outlier_min_requests=1,
+        memory_requests=1.0,
+        trial_successes=1,
+        probe_failures=1,
+        probe_successes=1,
+        open_s=0.1,
+        max_open_s=0.1,
+        outlier_failure_ratio=0.0,
+        max_ejected_ratio=1.0,
+        panic_ratio=0.0,
+    )
+    of = HealthTable(policy)
+    of.add(W, Role.DECODE)
+    fail(of, 1)
+    assert of.get(W).state is OPEN
+    of.tick(0.1)
+    of.succeeded(W)
+    assert of.get(W).state is CLOSED
 
 
 signals = st.lists(

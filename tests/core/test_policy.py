@@ -32,6 +32,11 @@ def test_a_policy_that_makes_no_sense_is_refused(changes: dict[str, Any], named:
         Policy(**changes)
 
 
+def test_the_smallest_bounds_are_legal() -> None:
+    policy = Policy(index_blocks_per_worker=1, default_kv_block_tokens=1)
+    assert (policy.index_blocks_per_worker, policy.default_kv_block_tokens) == (1, 1)
+
+
 def test_every_refusal_has_a_status_a_code_and_a_retry_hint() -> None:
     assert set(STATUS) == set(CODE) == set(RETRY_AFTER_S) == set(RefusalKind)
 

@@ -175,7 +175,7 @@ class TestReservations:
 class TestPrefixIndex:
     @staticmethod
     def _hits(of: Router) -> dict[str, int]:
-        return dict(of.prefix.hit_blocks(CHAIN))
+        return {str(name): blocks for name, blocks in of.prefix.hit_blocks(CHAIN).items()}
 
     def test_a_prompt_is_known_from_its_dispatch_on(self) -> None:
         of = local_router()
@@ -262,7 +262,7 @@ class TestCalibration:
         assert self._after(about, input_tokens=10_000)[0] == 4.0
 
     @pytest.mark.parametrize("several", [{"choices": 2}, {"prompts": 2}])
-    def test_the_sum_of_several_answers_says_nothing_about_one(self, several: dict[str, int]) -> None:
+    def test_the_sum_of_several_answers_says_nothing_about_one(self, several: dict[str, Any]) -> None:
         about = facts(prompt_bytes=20_000, **several)
         assert self._after(about, input_tokens=10_000, output_tokens=10)[1] == 256.0
 
@@ -329,6 +329,15 @@ class TestHealth:
         of.observe(PrefillLost(at_s=1.0, decision_id=decision.decision_id, blame=None))
         of.observe(finished(decision))
         assert of.health.get(PREFILL).requests == 0.0
+
+    def test_a_worker_that_left_comes_back_well(self) -> None:
+        of = local_router(D1)
+        for _ in range(5):
+            of.observe(finished(submit(of), kind=OutcomeKind.UPSTREAM_ERROR, blame=DECODE))
+        assert of.health.get(DECODE).state is HealthState.OPEN
+        of.observe(WorkerDown(at_s=1.0, worker_id=DECODE))
+        of.observe(WorkerUp(at_s=2.0, spec=D0))
+        assert of.health.get(DECODE).state is HealthState.CLOSED
 
     def test_probes_and_ticks_reach_the_health_table(self) -> None:
         of = local_router(D1)

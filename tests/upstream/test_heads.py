@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.upstream.heads import HOP_BY_HOP, UnsafeHead, UpstreamRequest, build_head, filter_response_headers
+from gateway.upstream.heads import (
+    HOP_BY_HOP,
+    MAX_NAME_BYTES,
+    UnsafeHead,
+    UpstreamRequest,
+    build_head,
+    filter_response_headers,
+)
 from gateway.upstream.origin import Origin
 
 ORIGIN = Origin(host="worker", port=8000)
@@ -107,6 +114,13 @@ def test_line_breaks_and_nul_are_refused_anywhere(char: bytes, place: str) -> No
 def test_header_name_that_is_no_token_is_refused(name: bytes) -> None:
     with pytest.raises(UnsafeHead):
         head([(name, b"chunked")])
+
+
+def test_longest_header_name_passes_and_one_byte_more_does_not() -> None:
+    name = b"x" * MAX_NAME_BYTES
+    assert head([(name, b"1")])[2] == name + b": 1"
+    with pytest.raises(UnsafeHead):
+        head([(name + b"x", b"1")])
 
 
 @pytest.mark.parametrize("target", [b"", b"*", b"v1", b"http://evil/", b"/a b", b"/a HTTP/1.1", b"/\x7f"])

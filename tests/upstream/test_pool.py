@@ -135,7 +135,9 @@ async def test_exchanges_over_the_cap_wait_in_order_of_arrival(pool: UpstreamPoo
     assert now(pool) == (2, 2, 0)
 
 
-async def test_aborted_exchange_leaves_the_queue(pool: UpstreamPool, network: FakeNetwork) -> None:
+async def test_aborted_exchange_leaves_the_queue(
+    pool: UpstreamPool, network: FakeNetwork, clock: FakeScheduler
+) -> None:
     start(pool)
     start(pool)
     aborted, silent = start(pool, replace(GET, target=b"/aborted"))
@@ -145,6 +147,7 @@ async def test_aborted_exchange_leaves_the_queue(pool: UpstreamPool, network: Fa
     peer = await network.accept()
     peer.sends(OK)
     assert peer.written.split()[-4] == b"/next"
+    clock.advance(LIMITS.connect_timeout_s)
     peer.sends(OK)
     assert told.ended
     assert silent.calls == 0
@@ -249,9 +252,7 @@ async def test_failed_connect_is_classified(
     assert now(pool) == (0, 0, 0)
 
 
-async def test_connect_timeout_cancels_the_dial(
-    pool: UpstreamPool, network: FakeNetwork, clock: FakeScheduler
-) -> None:
+async def test_connect_timeout_cancels_the_dial(pool: UpstreamPool, network: FakeNetwork, clock: FakeScheduler) -> None:
     _, told = start(pool)
     _, answer = await network.dialled()
     clock.advance(LIMITS.connect_timeout_s)
@@ -362,8 +363,16 @@ async def test_connection_known_to_be_closing_is_passed_over(pool: UpstreamPool,
     start(pool)
     assert older.written
     assert not younger.written
-    younger.protocol.connection_lost(None)
+    younger.client.connection_lost(None)
     assert now(pool) == (1, 0, 0)
+
+
+async def test_origin_without_connections_is_forgotten(pool: UpstreamPool, network: FakeNetwork) -> None:
+    older, younger = await idle(pool, network, 2)
+    older.closes()
+    assert len(pool._lanes) == 1
+    younger.closes()
+    assert not pool._lanes
 
 
 async def test_no_more_than_max_idle_are_kept(network: FakeNetwork, clock: FakeScheduler) -> None:
@@ -515,23 +524,24 @@ async def test_closing_the_pool_fails_whatever_it_holds(network: FakeNetwork, cl
         start(pool)
 
 
-async def test_closing_twice_is_harmless(pool: UpstreamPool, network: FakeNetwork) -> None:
+async def test_closing_twice_is_harmless(pool: UpstreamPool, network: FakeNetwork, clock: FakeScheduler) -> None:
     await idle(pool, network)
     await asyncio.gather(pool.aclose(), pool.aclose())
     await pool.aclose()
     assert now(pool) == (0, 0, 0)
+    assert clock.pending == 0
 
 
 async def test_closing_waits_until_the_sockets_are_gone(network: FakeNetwork, clock: FakeScheduler) -> None:
     pool = UpstreamPool(LIMITS, scheduler=clock, connector=network.connect)
     exchange, _ = start(pool)
     peer = await network.accept()
-    protocol, peer.protocol = peer.protocol, None
+    peer.protocol = None  # its loss is not reported by itself
     exchange.abort()
     closing = asyncio.ensure_future(pool.aclose())
     await asyncio.wait({closing}, timeout=0)
     assert not closing.done()
-    protocol.connection_lost(None)
+    peer.client.connection_lost(None)
     await closing
 
 

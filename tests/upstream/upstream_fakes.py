@@ -161,19 +161,19 @@ class FakePeer(FakeTransport):
 
     def __init__(self, protocol: asyncio.Protocol) -> None:
         super().__init__(protocol)
-        self.protocol = protocol
+        self.client = protocol
 
     def sends(self, data: bytes) -> None:
-        self.protocol.data_received(data)
+        self.client.data_received(data)
 
     def closes(self) -> None:
         """FIN, then the loss that asyncio reports for it."""
-        self.protocol.eof_received()
+        self.client.eof_received()
         self.abort()
 
     def resets(self) -> None:
         self.aborted = True
-        self.protocol.connection_lost(ConnectionResetError("reset"))
+        self.client.connection_lost(ConnectionResetError("reset"))
 
 
 class FakeNetwork:

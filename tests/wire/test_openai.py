@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.types import Endpoint, RequestFacts, RequestId
+from gateway.wire.disagg.nixl import decode_body, prefill_body
 from gateway.wire.errors import ApiError
 from gateway.wire.openai import Peeked, peek
 
@@ -241,6 +242,8 @@ def test_an_empty_body_is_refused(body: bytes) -> None:
         (b'{"model":"m"x', "byte 12"),
         (b'{"model":"m",', "byte 13"),
         (b'{"model":"\xff"}', "byte 10"),
+        (b'{"model":"m","\xff":1}', "byte 14"),
+        (b'{"model":"m","x":{"y":"\xff"}}', "byte 23"),
         (b"{bad", "byte 1"),
     ],
 )
@@ -358,6 +361,15 @@ def test_peek_never_raises_on_json(fields: dict[str, Any], endpoint: Endpoint) -
 def test_peek_never_raises_on_a_damaged_body(noise: bytes, at: int) -> None:
     body = json.dumps({**CHAT, "n": 2, "stream": True, "stream_options": {"include_usage": True}}).encode()
     assert look(body[:at] + noise + body[at + len(noise) :], Endpoint.CHAT) is not None
+
+
+@given(st.binary(max_size=9), st.integers(0, 150), st.sampled_from(Endpoint))
+def test_a_body_that_is_accepted_can_be_edited_for_both_legs(noise: bytes, at: int, endpoint: Endpoint) -> None:
+    body = json.dumps({**CHAT, **COMPLETION, "temperature": 0.5, "user": "someone", "x": {"y": ["z"]}}).encode()
+    body = body[:at] + noise + body[at:]
+    if isinstance(look(body, endpoint), Peeked):
+        assert b'"do_remote_decode":true' in prefill_body(body, endpoint)
+        assert decode_body(body, b'{"k":1}').endswith(b'"kv_transfer_params":{"k":1}}')
 
 
 @given(st.lists(st.tuples(st.sampled_from([b"x-slo-ttft-ms", b"x-session-id", b"x-slo-class"]), st.binary(max_size=9))))

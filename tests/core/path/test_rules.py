@@ -30,6 +30,7 @@ class TestDynamoByEffectiveLength:
             pytest.param(200, 0, Path.REMOTE, id="200 tokens, nothing cached: the ratio is 1"),
             pytest.param(10_000, 10_000 - 2048, Path.REMOTE, id="exactly 2048 tokens uncached"),
             pytest.param(0, 0, Path.LOCAL, id="an empty prompt"),
+            pytest.param(1, 0, Path.REMOTE, id="one token, not cached"),
             pytest.param(500, 4_096, Path.LOCAL, id="more cached than the prompt has"),
         ],
     )

@@ -34,6 +34,8 @@ class ScriptedServer:
         self.script = script
         self.seen: list[Seen] = []
         self.connections = 0
+        self.hung_up = asyncio.Event()
+        """Set when the first connection ends."""
         self.port = 0
 
     @property
@@ -64,6 +66,7 @@ class ScriptedServer:
                 while await self._answer(await _read(reader, number), writer):
                     pass
         finally:
+            self.hung_up.set()
             self._tasks.discard(task)
             writer.transport.abort() if task.cancelling() else writer.close()
 

@@ -3,7 +3,7 @@ from collections.abc import AsyncIterator, Mapping
 
 import pytest
 
-from loadtest.client.http import ConnectError, DisconnectedError, HttpClient, HttpError, Origin
+from loadtest.client.http import ConnectError, DisconnectedError, HttpClient, HttpError, Origin, _Connection
 from tests.loadtest.client.scripted_server import ScriptedServer, chunk, replay, stream_head, whole
 
 pytestmark = pytest.mark.e2e
@@ -14,7 +14,7 @@ class Heard:
 
     def __init__(self, *, refuses: bool = False) -> None:
         self.sent = 0
-        self.status = 0
+        self.statuses: list[int] = []
         self.headers: Mapping[str, str] = {}
         self.body = b""
         self.refuses = refuses
@@ -23,7 +23,8 @@ class Heard:
         self.sent += 1
 
     def on_head(self, status: int, headers: Mapping[str, str]) -> None:
-        self.status, self.headers = status, headers
+        self.statuses.append(status)
+        self.headers = headers
 
     def on_body(self, data: bytes) -> None:
         if self.refuses:
@@ -48,7 +49,7 @@ async def test_a_request_arrives_as_it_was_given(server: ScriptedServer, client:
     (seen,) = server.seen
     assert (seen.method, seen.target, seen.body) == ("POST", "/v1/x?y=1", b"{}")
     assert seen.headers == {"host": f"127.0.0.1:{server.port}", "x-request-id": "7", "content-length": "2"}
-    assert (heard.sent, heard.status, heard.body) == (1, 200, b"hello")
+    assert (heard.sent, heard.statuses, heard.body) == (1, [200], b"hello")
 
 
 async def test_a_get_has_no_body_and_gives_the_whole_answer(server: ScriptedServer, client: HttpClient) -> None:
@@ -79,7 +80,7 @@ async def test_requests_at_once_have_connections_of_their_own(server: ScriptedSe
 
 
 async def test_connection_close_is_obeyed(server: ScriptedServer, client: HttpClient) -> None:
-    server.script = lambda _: replay((whole(b"", 200, "connection: close"), None))
+    server.script = lambda _: replay((whole(b"", 200, "connection: close"),))
     await client.get("/")
     await client.get("/")
     assert server.connections == 2
@@ -92,7 +93,9 @@ async def test_a_body_without_a_length_ends_with_the_connection(server: Scripted
 
 async def test_informational_answers_are_passed_over(server: ScriptedServer, client: HttpClient) -> None:
     server.script = lambda _: replay((b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n", whole(b"hello", 201)))
-    assert await client.get("/") == (201, b"hello")
+    heard = Heard()
+    await client.send("GET", "/", heard)
+    assert (heard.statuses, heard.body) == ([201], b"hello")
 
 
 async def test_a_kept_connection_that_the_server_closed_is_replaced(server: ScriptedServer, client: HttpClient) -> None:
@@ -135,9 +138,11 @@ async def test_a_cancelled_exchange_cuts_its_connection(server: ScriptedServer, 
 
     async def hang(seen: object) -> AsyncIterator[bytes | None]:
         del seen
-        begun.set()
         yield stream_head()
-        await asyncio.Event().wait()
+        begun.set()
+        while True:
+            yield chunk(b" " * 65_536)
+            await asyncio.sleep(0)
 
     server.script = hang
     task = asyncio.create_task(client.get("/"))
@@ -145,9 +150,21 @@ async def test_a_cancelled_exchange_cuts_its_connection(server: ScriptedServer, 
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+    async with asyncio.timeout(10):
+        await server.hung_up.wait()
     server.script = lambda _: replay((whole(b"hello"),))
     assert await client.get("/") == (200, b"hello")
     assert server.connections == 2
+
+
+async def test_a_connection_lost_before_its_request_does_not_wait_for_an_answer() -> None:
+    connection = _Connection()
+    connection.connection_made(asyncio.Transport())
+    connection.connection_lost(None)
+    heard = Heard()
+    with pytest.raises(DisconnectedError):
+        await connection.exchange(b"", heard)
+    assert heard.sent == 0
 
 
 async def test_no_server_is_a_connect_error(server: ScriptedServer) -> None:

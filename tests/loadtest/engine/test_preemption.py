@@ -55,12 +55,15 @@ def test_a_preempted_sequence_goes_to_the_front_of_the_queue() -> None:
 
 
 def test_a_step_that_preempts_admits_nothing() -> None:
-    lab = crowded()
-    lab.run(0.5)
-    lab.add("tiny", prompt=1, output=1)
-    lab.run(1)
-    assert lab.costs.steps[-1].sequences == 1
-    assert lab.engine.snapshot().waiting == 2
+    lab = Lab(total_blocks=6, transfer_latency_s=0.1, transfer_bytes_per_s=1e3)
+    lab.add("early", prompt=8, output=2)
+    lab.add("late", prompt=7, output=6)
+    lab.add("leg", prompt=8, remote_tokens=8)
+    lab.drain()
+    assert lab.arrival_s("leg") < 1
+    assert lab.finish("late").preemptions == 1
+    assert lab.token_times("early") == [1, 2]
+    assert lab.token_times("leg") == [3]
 
 
 def test_two_that_fall_in_one_step_keep_their_order() -> None:

@@ -131,6 +131,18 @@ def test_transferred_blocks_are_reusable_once_they_have_arrived() -> None:
     assert lab.finish("in time").cached_tokens == 8
 
 
+def test_what_arrived_stays_cached_when_its_leg_is_cancelled() -> None:
+    lab = Lab(max_running=1)
+    lab.add("leg", prompt=8, text=1, remote_tokens=8)
+    lab.run(2.4)
+    lab.add("busy", prompt=4, output=2)
+    lab.run(2.6)
+    assert lab.engine.cancel("leg", 2.6)
+    lab.add("again", prompt=9, text=1)
+    lab.drain()
+    assert lab.finish("again").cached_tokens == 8
+
+
 def test_arrived_legs_go_before_the_queue_whose_head_may_wait_for_their_blocks() -> None:
     lab = Lab(total_blocks=6, max_running=1)
     lab.add("leg", prompt=8, output=2, remote_tokens=8)

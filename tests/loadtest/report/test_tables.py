@@ -62,12 +62,18 @@ def test_paths_are_shown_with_their_share(summary: Summary) -> None:
     assert remote == ["remote", "1", "25.0%", "0.0%", "2.50 s", "32.1 ms"]
 
 
-def test_runs_are_compared_row_by_row(summary: Summary) -> None:
-    elsewhere = summarise([request(None, 1.0)], SLO)
-    _, ours, theirs = shown(comparison_table({"tidegate": summary, "other": elsewhere}))
-    assert ours[:3] == ["tidegate", "4/4", "75.0%"]
-    assert ours[7:] == ["25.0%", "25.0%", "0.30"]
-    assert theirs[8] == "-"
+def test_runs_are_compared_row_by_row_within_80_columns(summary: Summary) -> None:
+    elsewhere = summarise([request(None, 1.0)], SLO, asked=2)
+    console = Console(width=80, color_system=None)
+    with console.capture() as text:
+        console.print(comparison_table({"tidegate": summary, "other": elsewhere}))
+    lines = [line.split() for line in text.get().splitlines() if any(cell.isalnum() for cell in line)]
+    titles = ["run", "SLO", "met", "TTFT", "P50/P90,", "s", "TPOT", "P50/P90,", "ms", "cached", "remote"]
+    assert lines == [
+        titles,
+        ["tidegate", "75.0%", "0.50", "/", "1.90", "32.1", "/", "32.1", "25.0%", "25.0%"],
+        ["other", "(1/2)", "100.0%", "1.00", "/", "1.00", "32.1", "/", "32.1", "25.0%", "-"],
+    ]
 
 
 def test_a_figure_that_differs_stands_out() -> None:

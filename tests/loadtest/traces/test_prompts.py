@@ -72,6 +72,13 @@ def test_the_cache_is_bounded_and_changes_no_text(cached_blocks: int) -> None:
         assert len(prompts._texts) <= cached_blocks
 
 
+def test_the_block_used_longest_ago_leaves_the_cache() -> None:
+    prompts = PromptBuilder(1, cached_blocks=2)
+    for block in (1, 2, 1, 3):
+        prompts.text(request(tokens=BLOCK, hash_ids=(block,)))
+    assert [block for block, _ in prompts._texts] == [1, 3]
+
+
 def test_words_are_256_different_ones_of_three_letters() -> None:
     words = WORDS.split()
     assert len(set(words)) == 256

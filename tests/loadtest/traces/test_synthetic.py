@@ -110,6 +110,15 @@ def test_most_turns_append_to_the_whole_history(trace: list[TraceRequest]) -> No
     assert 0.75 < appended / turns < 0.95
 
 
+def test_only_whole_blocks_are_shared(trace: list[TraceRequest]) -> None:
+    last: dict[str | None, TraceRequest] = {}
+    for request in trace:
+        if previous := last.get(request.session):
+            shared = len(set(request.hash_ids) & set(previous.hash_ids) - {HEAD_BLOCK})
+            assert (shared + 1) * request.block_tokens <= previous.input_tokens
+        last[request.session] = request
+
+
 def test_arrivals_ascend_and_indices_count(trace: list[TraceRequest]) -> None:
     arrivals_s = [request.arrival_s for request in trace]
     assert arrivals_s == sorted(arrivals_s)

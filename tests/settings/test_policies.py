@@ -1,0 +1,121 @@
+from pathlib import Path
+
+import pytest
+
+from gateway.core.health import HealthPolicy
+from gateway.core.path.rules import AlwaysLocal, AlwaysRemote, DynamoMode, DynamoRule, LlmdRule
+from gateway.core.path.table import TablePolicy
+from gateway.core.policy import DEFAULT_DECODE_PLACEMENT, DEFAULT_PREFILL_PLACEMENT, Policy
+from gateway.core.types import SloDefaults, SloTarget
+from gateway.policies import build_policy
+from gateway.settings import SettingsError, load_settings
+from policy_store.bundle import KMeansModel, ScalerModel, TableBundle, write_bundle
+
+
+def build(*overrides: str) -> Policy:
+    return build_policy(load_settings(overrides=overrides))
+
+
+def test_the_default_settings_are_the_built_in_policy() -> None:
+    assert build() == Policy()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "path"),
+    [
+        (["routing.policy=local"], AlwaysLocal()),
+        (["routing.policy=remote"], AlwaysRemote()),
+        (["routing.policy=llmd", "routing.llmd.non_cached_tokens=512"], LlmdRule(non_cached_tokens=512)),
+        (
+            ["routing.dynamo={policy: isl_or_load, eff_isl_threshold: 1, prefill_busy_threshold: 2}"],
+            DynamoRule(mode=DynamoMode.ISL_OR_LOAD, eff_isl_threshold=1, prefill_busy_threshold=2.0),
+        ),
+        (
+            ["routing.dynamo={eff_isl_ratio_threshold: 0.5, decode_busy_threshold: 0.9}"],
+            DynamoRule(eff_isl_ratio_threshold=0.5, decode_busy_threshold=0.9),
+        ),
+    ],
+    ids=["local", "remote", "llmd", "dynamo by either", "dynamo guarded"],
+)
+def test_each_path_policy_takes_its_own_keys(overrides: list[str], path: object) -> None:
+    assert build(*overrides).path == path
+
+
+def test_weights_replace_those_of_their_pool_only() -> None:
+    policy = build("routing.decode_weights={kv_free: 2, queue_free: 1}")
+    assert policy.decode_placement.weights == (("kv_free", 2.0), ("queue_free", 1.0))
+    assert policy.prefill_placement == DEFAULT_PREFILL_PLACEMENT
+    assert build("routing.prefill_weights={}").prefill_placement.weights == ()
+    assert build("routing.prefill_weights={}").decode_placement == DEFAULT_DECODE_PLACEMENT
+
+
+def test_health_keys_reach_the_health_policy() -> None:
+    policy = build("health={consecutive_failures: 2, open_s: 1, max_open_s: 3, max_ejected_ratio: 1, panic_ratio: 0}")
+    assert policy.health == HealthPolicy(
+        consecutive_failures=2, open_s=1.0, max_open_s=3.0, max_ejected_ratio=1.0, panic_ratio=0.0
+    )
+
+
+def test_slo_classes_and_models_reach_the_slo_defaults() -> None:
+    policy = build(
+        "slo.default={ttft_s: 1, tpot_s: null}",
+        "slo.classes={fast: {tpot_s: 0.01}}",
+        "slo.models={llama: fast}",
+        "slo.objective=0.9",
+    )
+    assert policy.slo == SloDefaults(
+        default=SloTarget(name="default", ttft_s=1.0, tpot_s=None),
+        classes=(SloTarget(name="fast", ttft_s=None, tpot_s=0.01),),
+        by_model=(("llama", "fast"),),
+    )
+    assert policy.slo_objective == 0.9
+
+
+def test_one_bound_of_the_default_slo_leaves_the_other_as_it_was() -> None:
+    assert build("slo.default.ttft_s=1").slo.default == SloTarget(name="default", ttft_s=1.0, tpot_s=0.04)
+
+
+def test_bounds_of_index_and_samples_reach_the_policy() -> None:
+    policy = build("routing.index_blocks_per_worker=5", "fleet.sample_max_age_s=3")
+    assert (policy.index_blocks_per_worker, policy.sample_max_age_s) == (5, 3.0)
+
+
+class TestTable:
+    @staticmethod
+    def _bundle(file: Path) -> TableBundle:
+        bundle = TableBundle(
+            scaler=ScalerModel(mean=(0.0,) * 4, std=(1.0,) * 4),
+            clusters=KMeansModel(centroids=((1.0,) * 4,)),
+            actions=("remote",),
+        )
+        write_bundle(bundle, file)
+        return bundle
+
+    def test_it_is_built_from_its_bundle_and_has_the_bundles_version(self, tmp_path: Path) -> None:
+        file = tmp_path / "table.json"
+        bundle = self._bundle(file)
+        policy = build("routing.policy=table", f"routing.table.bundle={file}")
+        assert isinstance(policy.path, TablePolicy)
+        assert policy.version == bundle.version
+        assert policy.path.baseline == DynamoRule(mode=DynamoMode.ISL_OR_LOAD, prefill_busy_threshold=1.0)
+
+    def test_a_missing_bundle_is_named(self, tmp_path: Path) -> None:
+        file = tmp_path / "nowhere.json"
+        with pytest.raises(SettingsError, match=r"nowhere\.json"):
+            build("routing.policy=table", f"routing.table.bundle={file}")
+
+    def test_a_bundle_of_another_rule_is_not_read(self, tmp_path: Path) -> None:
+        assert build("routing.policy=local", f"routing.table.bundle={tmp_path}").version == "built-in"
+
+
+@pytest.mark.parametrize(
+    ("override", "why"),
+    [
+        ("routing.decode_weights={cheapest: 1}", "unknown scorer 'cheapest'"),
+        ("routing.prefill_weights={kv_free: -1}", "kv_free must be a finite number"),
+        ("routing.prefill_weights={kv_free: .inf}", "kv_free must be a finite number"),
+    ],
+)
+def test_weights_that_make_no_sense_are_refused(override: str, why: str) -> None:
+    with pytest.raises(SettingsError, match=why):
+        build(override)
