@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from gateway.core.types import Decision, DecisionId, Outcome, OutcomeKind, Refusal, RefusalKind, RequestId
+from gateway.telemetry.decisions import DecisionLog, read_decision_log
 from gateway.wire.decision_record import (
     DecisionLogError,
     DecisionRecord,
@@ -13,7 +14,6 @@ from gateway.wire.decision_record import (
     decode_records,
     encode_record,
 )
-from gateway.telemetry.decisions import DecisionLog, read_decision_log
 from tests.telemetry.telemetry_factories import (
     a_decision,
     a_failure,

@@ -266,8 +266,10 @@ class RecordingSink:
 class WatchedCore:
     """The real router, and a list of what it was told."""
 
-    def __init__(self, router: Router) -> None:
+    def __init__(self, router: Router, clock: VirtualClock) -> None:
+        self.decision_takes_s = 0.0
         self._router = router
+        self._clock = clock
         self.decisions: list[Decision] = []
         self.refusals: list[Refusal] = []
         self.events: list[Event] = []
@@ -283,6 +285,7 @@ class WatchedCore:
         attempt: int = 1,
     ) -> Decision | Refusal:
         routed = self._router.submit(facts, now_s, exclude=exclude, attempt=attempt)
+        self._clock.advance(self.decision_takes_s)
         if isinstance(routed, Decision):
             self.decisions.append(routed)
         else:
@@ -368,7 +371,7 @@ class Lab:
         self.clock = VirtualClock()
         policy = Policy(path=path or AlwaysRemote())
         self.router = Router(policy, rng=Random(1), instance="gw")
-        self.core = WatchedCore(self.router)
+        self.core = WatchedCore(self.router, self.clock)
         self.pool = FakePool()
         self.metrics = Metrics(slos=(policy.slo.default,))
         self.records = KeptRecords()

@@ -204,6 +204,16 @@ def test_an_error_without_a_remedy_is_relayed_as_it_comes() -> None:
     lab.check_settled()
 
 
+def test_an_error_is_not_held_where_nobody_else_may_be_asked() -> None:
+    lab = Lab.local(max_attempts=1)
+    call = lab.call()
+    lab.leg.head(500, JSON_HEAD).send(b"oh ")
+    assert (call.sink.status, call.sink.body) == (500, b"oh ")
+    lab.leg.send(b"no").end()
+    assert call.sink.body == b"oh no"
+    lab.check_settled()
+
+
 def test_a_failed_retry_is_answered_by_its_own_kind() -> None:
     lab = Lab.local(decode=1)
     call = lab.call()
@@ -312,8 +322,11 @@ def test_a_retried_request_is_one_request_with_one_record() -> None:
     lab.check_settled()
 
 
-def test_content_types_with_parameters_and_other_headers_are_streams_too() -> None:
+def test_the_content_type_alone_makes_a_stream() -> None:
     lab = Lab.local()
-    call = lab.call()
-    lab.leg.head(200, [(b"server", b"vllm"), *SSE_HEAD]).send(chunk("a")).fail(ErrorKind.TRUNCATED)
-    assert call.sink.body.endswith(DONE)
+    streamed, whole = lab.call(request_id="streamed"), lab.call(request_id="whole")
+    of_streamed, of_whole = lab.pool.legs
+    of_streamed.head(200, [(b"server", b"vllm"), *SSE_HEAD]).send(chunk("a")).fail(ErrorKind.TRUNCATED)
+    of_whole.head(200, [(b"x-like", b"text/event-stream")]).send(chunk("a")).fail(ErrorKind.TRUNCATED)
+    assert streamed.sink.finished
+    assert whole.sink.broken

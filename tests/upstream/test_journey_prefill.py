@@ -171,6 +171,16 @@ def test_without_transfer_parameters_the_decode_worker_prefills_and_it_is_counte
     lab.check_settled()
 
 
+def test_an_answer_of_exactly_the_bound_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.upstream.legs.MAX_HELD_ANSWER_BYTES", len(prefill_answer()))
+    lab = Lab()
+    lab.call()
+    lab.leg.answer(200, prefill_answer())
+    assert lab.leg.json["kv_transfer_params"] == json.loads(KV_PARAMS)
+    serve(lab.leg)
+    lab.check_settled()
+
+
 def test_an_answer_too_large_to_hold_counts_as_one_without_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(prefill_answer()) < MAX_HELD_ANSWER_BYTES
     monkeypatch.setattr("gateway.upstream.legs.MAX_HELD_ANSWER_BYTES", 64)

@@ -4,11 +4,13 @@ import json
 
 import pytest
 
+from gateway.core.events import FirstToken
 from gateway.core.types import OutcomeKind
 from gateway.upstream.errors import ErrorKind
 from tests.upstream.journey_lab import (
     DONE,
     JSON_HEAD,
+    STARTED_AT_S,
     Call,
     Lab,
     chat_body,
@@ -40,6 +42,8 @@ def test_the_first_token_counts_from_the_arrival_and_a_role_alone_is_none() -> N
     lab = Lab.local()
     stream(lab, lab.call(), ttft_s=1.25, gaps_s=[0.03125, 0.03125])
     outcome = lab.outcome()
+    (first,) = [event for event in lab.core.events if isinstance(event, FirstToken)]
+    assert first.at_s == STARTED_AT_S + 1.25
     assert outcome.ttft_s == 1.25
     assert outcome.tpot_s == 0.03125
     assert outcome.duration_s == 1.8125
@@ -136,6 +140,14 @@ def test_a_whole_answer_that_is_no_json_still_passes_and_is_held_to_the_first_to
     assert lab.outcome().attained is False
 
 
+def test_a_whole_answer_of_exactly_the_bound_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.upstream.watch.MAX_WHOLE_ANSWER_BYTES", len(whole_answer()))
+    lab = Lab.local()
+    lab.call(chat_body(stream=False))
+    lab.leg.answer(200, whole_answer(completion=5))
+    assert lab.outcome().output_tokens == 5
+
+
 def test_a_whole_answer_too_large_to_read_passes_without_its_usage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.upstream.watch.MAX_WHOLE_ANSWER_BYTES", 100)
     lab = Lab.local()
@@ -180,10 +192,30 @@ def test_the_in_flight_gauge_rises_with_the_dispatch_and_falls_with_the_end() ->
     assert lab.count("inflight_requests", model="llama") == 0
 
 
-def test_the_time_of_a_decision_is_told_once_per_decision() -> None:
+def test_the_time_of_every_decision_is_told_once() -> None:
     lab = Lab.local()
+    lab.core.decision_takes_s = 0.125
     lab.call()
+    lab.core.decision_takes_s = 0.25
     lab.leg.fail(ErrorKind.CONNECT_REFUSED)
     lab.leg.stream(chunk("a"), DONE)
+    assert lab.count("decision_seconds_count") == 2
+    assert lab.count("decision_seconds_sum") == 0.375
+
+
+def test_a_refused_retry_leaves_the_time_of_the_decision_that_stands() -> None:
+    lab = Lab.local(decode=1)
+    lab.core.decision_takes_s = 0.125
+    lab.call()
+    lab.core.decision_takes_s = 0.25
+    lab.leg.fail(ErrorKind.CONNECT_REFUSED)
+    assert lab.count("decision_seconds_count") == 1
+    assert lab.count("decision_seconds_sum") == 0.125
+
+
+def test_a_refusal_has_its_time_too() -> None:
+    lab = Lab.local()
+    lab.core.decision_takes_s = 0.125
     lab.call(json.dumps({"model": "nobody", "messages": [{"role": "user", "content": "hi"}]}).encode())
-    assert lab.count("decision_seconds_count") == 3
+    assert lab.outcome().duration_s == 0.125
+    assert lab.count("decision_seconds_sum") == 0.125

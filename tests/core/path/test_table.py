@@ -182,6 +182,13 @@ def test_a_table_refuses_negative_guards(guard: dict[str, Any]) -> None:
         table(**guard)
 
 
+def test_guards_of_zero_send_every_request_away() -> None:
+    policy = table(max_decode_kv_ratio=0.0, max_local_tokens=0)
+    assert choose(policy, 1).reason is Reason.GUARD_LONG_PROMPT
+    assert choose(policy, 0, kv_used_ratio=0.01).reason is Reason.GUARD_DECODE_KV
+    assert choose(policy, 0, kv_used_ratio=0.0).reason is Reason.CLUSTER
+
+
 @pytest.mark.parametrize(
     "columns",
     [
