@@ -15,6 +15,10 @@ from gateway.core.types import Candidate, WorkerView
 
 MAX_CANDIDATES = 8
 """How many scored workers a decision records; the best ones."""
+EVEN_PREFILL_TOKENS = 1024
+EVEN_REQUESTS = 4
+"""Added to both sides of a ratio: below about so much, workers count as nearly even, and near-idle ones do not
+differ by orders of magnitude."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +51,13 @@ def prefix_hit(view: WorkerView, pool: Pool) -> float | None:
 
 def prefill_work(view: WorkerView, pool: Pool) -> float | None:
     """1.0: no other worker would end this request's prefill with less work, its queue included."""
-    return (pool.min_prefill_work + 1) / (_prefill_work(view, pool.isl_tokens) + 1)
+    own = _prefill_work(view, pool.isl_tokens)
+    return (pool.min_prefill_work + EVEN_PREFILL_TOKENS) / (own + EVEN_PREFILL_TOKENS)
 
 
 def few_requests(view: WorkerView, pool: Pool) -> float | None:
     """1.0: no other worker has fewer requests in flight."""
-    return (pool.min_requests + 1) / (view.inflight_requests + 1)
+    return (pool.min_requests + EVEN_REQUESTS) / (view.inflight_requests + EVEN_REQUESTS)
 
 
 def kv_free(view: WorkerView, pool: Pool) -> float | None:  # noqa: ARG001

@@ -41,6 +41,8 @@ from gateway.core.types import (
 )
 
 NO_EXCLUSIONS: frozenset[WorkerId] = frozenset()
+MAX_BOOKED_ANSWERS = 256
+"""A request may ask for more answers; no engine runs more sequences at once, and most refuse such a request."""
 TEXT_TOKENS_PER_INDEX_BLOCK = 64
 """What a 256-byte block of text is worth when a worker's index is bounded by its KV cache."""
 
@@ -175,7 +177,7 @@ class Router:
 
     def _reserve(self, decision: Decision, facts: RequestFacts, now_s: float) -> None:
         features, prefiller = decision.features, decision.prefill_worker
-        answers = facts.choices * facts.prompts
+        answers = min(facts.choices * facts.prompts, MAX_BOOKED_ANSWERS)
         kv_tokens = features.isl_tokens + math.ceil(features.osl_tokens) * answers
         self.ledger.reserve(
             Reservation(

@@ -15,9 +15,13 @@ BUCKET_S = 10.0
 
 
 def target_for(facts: RequestFacts, slo: SloDefaults) -> SloTarget:
-    """The request's target: its class (header, else model, else default), with bounds given by header on top."""
-    name = facts.slo_class or dict(slo.by_model).get(facts.model)
-    base = next((known for known in slo.classes if known.name == name), slo.default)
+    """The request's target: its class (header, else model, else default), with bounds given by header on top.
+
+    A class that does not exist is as good as none.
+    """
+    classes = {known.name: known for known in slo.classes}
+    of_model = classes.get(dict(slo.by_model).get(facts.model, ""), slo.default)
+    base = classes.get(facts.slo_class or "", of_model)
     if facts.slo_ttft_s is None and facts.slo_tpot_s is None:
         return base
     return replace(

@@ -42,12 +42,17 @@ class TestScorers:
     def test_prefill_work_compares_queue_and_uncached_prompt(self) -> None:
         queued, cached = view("a", prefill_tokens=500), view("b", prefill_tokens=499, hit_tokens=1000)
         assert score("prefill_work", cached, queued) == 1.0
-        assert score("prefill_work", queued, cached) == pytest.approx(500 / 1501)
+        assert score("prefill_work", queued, cached) == pytest.approx((499 + 1024) / (1500 + 1024))
+
+    def test_near_idle_workers_count_as_nearly_even(self) -> None:
+        idle, busier = view("a", prefill_tokens=0), view("b", prefill_tokens=64)
+        assert score("prefill_work", busier, idle) > 0.9
+        assert score("few_requests", view("a", inflight_requests=1), view("b", inflight_requests=0)) == 0.8
 
     def test_few_requests_compares_with_the_least_busy(self) -> None:
         one, three = view("a", inflight_requests=1), view("b", inflight_requests=3)
         assert score("few_requests", one, three) == 1.0
-        assert score("few_requests", three, one) == 0.5
+        assert score("few_requests", three, one) == pytest.approx((1 + 4) / (3 + 4))
 
     @pytest.mark.parametrize(("ratio", "expected"), [(None, None), (0.0, 1.0), (0.25, 0.75), (1.0, 0.0), (1.5, 0.0)])
     def test_kv_free_is_the_free_share(self, ratio: float | None, expected: float | None) -> None:

@@ -20,10 +20,11 @@ class TestTarget:
             ({"slo_class": "fast"}, FAST),
             ({}, BATCH),
             ({"model": "other"}, SLO),
-            ({"slo_class": "unheard of"}, SLO),
+            ({"slo_class": "unheard of"}, BATCH),
+            ({"model": "other", "slo_class": "unheard of"}, SLO),
             ({"slo_class": ""}, BATCH),
         ],
-        ids=["header", "model", "default", "unknown header", "empty header"],
+        ids=["header", "model", "default", "unknown header", "unknown header and model", "empty header"],
     )
     def test_the_class_comes_from_header_then_model_then_default(
         self, request_has: dict[str, Any], target: SloTarget
