@@ -17,6 +17,9 @@ from policy_store.bundle import BundleError, read_bundle, table_policy
 TABLE_BASELINE = DynamoRule(mode=DynamoMode.ISL_OR_LOAD, prefill_busy_threshold=1.0)
 """What a table falls back to (methods.md 1.3: Dynamo's IslOrLoad)."""
 
+DESCRIBED = {"routing", "health", "slo", "fleet"}
+"""The sections that make a policy."""
+
 
 def build_policy(settings: Settings) -> Policy:
     """The policy that the settings describe.
@@ -28,6 +31,7 @@ def build_policy(settings: Settings) -> Policy:
         path, version = _path_policy(settings.routing)
         return Policy(
             version=version,
+            description=settings.model_dump_json(include=DESCRIBED),
             path=path,
             prefill_placement=_placement(settings.routing.prefill_weights, DEFAULT_PREFILL_PLACEMENT),
             decode_placement=_placement(settings.routing.decode_weights, DEFAULT_DECODE_PLACEMENT),
@@ -77,3 +81,12 @@ def _slo(settings: Settings) -> SloDefaults:
 
 def _target(name: str, bounds: SloClassSettings) -> SloTarget:
     return SloTarget(name=name, ttft_s=bounds.ttft_s, tpot_s=bounds.tpot_s)
+
+
+def described_policy(description: str) -> Policy:
+    """The policy that `Policy.description` describes.
+
+    Raises:
+        SettingsError: its bundle cannot be read any more.
+    """
+    return build_policy(Settings.model_validate_json(description))

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 import pydantic_settings
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from gateway.core.path.rules import DynamoMode
@@ -32,7 +32,50 @@ class ServerSettings(Section):
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8080, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
     max_body_bytes: int = Field(512 * 2**20, ge=1024, description="Largest request body; more is answered with 413.")
-    drain_s: Seconds = Field(30.0, description="How long streams may finish after SIGTERM.")
+    drain_delay_s: float = Field(
+        0.0, ge=0, description="After SIGTERM: how long to answer on with readiness off, so that balancers notice."
+    )
+    drain_s: Seconds = Field(30.0, description="After that: how long streams may finish.")
+
+
+class AdminSettings(Section):
+    """The admin application, on its own port."""
+
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: int | None = Field(8081, ge=0, le=65535, description="Port to listen on; 0 takes a free one, null is off.")
+
+
+class KeySettings(Section):
+    """One API key, known by its hash alone."""
+
+    name: str = Field(min_length=1, description="Who uses it; shown in logs.")
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of the key, in hexadecimal.")
+    scopes: tuple[Literal["data", "admin"], ...] = Field(("data",), description="What it opens.")
+
+
+class AuthSettings(Section):
+    """Who may call. Without keys the data routes are open, and the admin application is to whoever reaches it."""
+
+    keys: tuple[KeySettings, ...] = Field((), description="API keys.")
+
+
+class SidecarSettings(Section):
+    """One decode engine beside the gateway; the prefill worker is named by each request."""
+
+    header: str = Field("x-prefiller-host-port", description="Header with the prefill worker's host:port; stripped.")
+    allow: tuple[str, ...] = Field(
+        (), description="Hosts, CIDR ranges or host:port that the header may name; empty switches the mode off."
+    )
+    max_prefillers: int = Field(256, ge=1, description="Prefill workers remembered at once; the oldest is forgotten.")
+
+
+class EndpointSettings(Section):
+    """A model behind a graph that splits by itself: one URL per path."""
+
+    id: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$", description="Its name in headers, metrics and logs.")
+    models: tuple[str, ...] | None = Field(None, description="Model names; unset asks local_url's /v1/models.")
+    local_url: str = Field(pattern=r"^http://[^\s?#]+$", description="Base URL of the path with local prefill.")
+    remote_url: str = Field(pattern=r"^http://[^\s?#]+$", description="Base URL of the path with remote prefill.")
 
 
 class WorkerSettings(Section):
@@ -157,6 +200,9 @@ class UpstreamSettings(Section):
 
     prefill: LegSettings = LegSettings()
     decode: LegSettings = LegSettings()
+    api_key: SecretStr | None = Field(
+        None, description="Bearer key for the workers, in the place of the client's Authorization."
+    )
     max_attempts: int = Field(3, ge=1, le=10, description="Tries of one request, the first included.")
     retry_ratio: Ratio = Field(0.2, description="Retries per request in the long run.")
     retry_reserve: int = Field(10, ge=0, description="Retries allowed at once beyond that.")
@@ -186,7 +232,12 @@ class Settings(BaseSettings):
     settings_file: ClassVar[dict[str, Any]] = {}
 
     server: ServerSettings = ServerSettings()
+    admin: AdminSettings = AdminSettings()
+    auth: AuthSettings = AuthSettings()
     workers: tuple[WorkerSettings, ...] = Field((), description="The fleet.")
+    endpoints: tuple[EndpointSettings, ...] = Field((), description="Graphs that split by themselves.")
+    sidecar: SidecarSettings = SidecarSettings()
+    aliases: dict[str, str] = Field({}, description="Model names that clients may use, and what they stand for.")
     fleet: FleetSettings = FleetSettings()
     routing: RoutingSettings = RoutingSettings()
     health: HealthSettings = HealthSettings()
@@ -208,7 +259,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        ids = [worker.id for worker in self.workers]
+        ids = [*(worker.id for worker in self.workers), *(endpoint.id for endpoint in self.endpoints)]
         twice = sorted({worker_id for worker_id in ids if ids.count(worker_id) > 1})
         if twice:
             raise ValueError(f"workers share an id: {', '.join(twice)}")

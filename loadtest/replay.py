@@ -15,7 +15,7 @@ from gateway.core.events import Event
 from gateway.core.policy import Policy
 from gateway.core.router import Router
 from gateway.core.types import Decision, DecisionId, Refusal, RequestFacts, WorkerId
-from gateway.policies import build_policy
+from gateway.policies import build_policy, described_policy
 from gateway.settings import SettingsError, load_settings
 from gateway.wire.journal import CallName, JournalCall, JournalError, canonical, read_pairs
 
@@ -42,11 +42,12 @@ class ReplayReport:
     mismatches: list[Mismatch]
 
 
-def replay(journal: Path, policy: Policy) -> ReplayReport:
-    """Put every call of a journal to a fresh router with `policy`, and compare the answers.
+def replay(journal: Path, policy: Policy | None = None) -> ReplayReport:
+    """Put every call of a journal to a fresh router with `policy`, else its own, and compare the answers.
 
     Raises:
         JournalError: a line is no call, or the journal does not begin with its router.
+        SettingsError: the journal's policy cannot be built any more.
     """
     calls = decisions = 0
     mismatches: list[Mismatch] = []
@@ -61,13 +62,14 @@ def replay(journal: Path, policy: Policy) -> ReplayReport:
     return ReplayReport(calls=calls, decisions=decisions, mismatches=mismatches)
 
 
-def _open(first: tuple[JournalCall, bytes] | None, policy: Policy) -> Router:
+def _open(first: tuple[JournalCall, bytes] | None, policy: Policy | None) -> Router:
     if first is None or first[0].name != CallName.OPEN:
         raise JournalError("the journal does not begin with its router")
     details = first[0].details
     seed, instance = details.get("seed"), details.get("instance")
     if not isinstance(seed, int) or not isinstance(instance, str):
         raise JournalError("the journal's first line names no seed or instance")
+    policy = policy or described_policy(str(details.get("policy")))
     return Router(policy, rng=Random(seed), instance=instance)  # noqa: S311 (not a secret)
 
 
@@ -80,6 +82,8 @@ def _put(router: Router, call: JournalCall) -> Decision | Refusal | None:
             assert isinstance(attempt, int)
             excluded = frozenset(map(WorkerId, exclude))
             return router.submit(payload, call.now_s, exclude=excluded, attempt=attempt)
+        case CallName.ADOPT:
+            router.adopt(described_policy(str(details["policy"])))
         case CallName.ABORT:
             blame = details["blame"]
             blamed = WorkerId(blame) if isinstance(blame, str) else None
@@ -96,12 +100,15 @@ def _put(router: Router, call: JournalCall) -> Decision | Refusal | None:
 def replay_command(
     *,
     journal: Annotated[Path, typer.Option(help="A file that telemetry.journal wrote.")],
-    config: Annotated[Path | None, typer.Option("--config", "-c", help="The gateway's settings file.")] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="Settings of another policy; unset is the recorded one.")
+    ] = None,
     override: Annotated[list[str] | None, typer.Option("--set", help="Override: section.field=value.")] = None,
 ) -> None:
     """Put a recorded gateway's calls to a fresh decision core, and check that it decides the same, byte for byte."""
     try:
-        report = replay(journal, build_policy(load_settings(config, overrides=override or [])))
+        other = build_policy(load_settings(config, overrides=override or [])) if config or override else None
+        report = replay(journal, other)
     except (SettingsError, JournalError, OSError) as error:
         raise typer.BadParameter(str(error)) from error
     for mismatch in report.mismatches[:SHOWN_MISMATCHES]:

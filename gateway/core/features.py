@@ -35,7 +35,7 @@ def estimate(facts: RequestFacts, calibration: Calibration) -> Estimate:
 
     The output is the model's rolling mean, capped by the request's own limit (methods.md 1.3).
     """
-    mean = calibration.osl_tokens(facts.model)
+    mean = calibration.osl_tokens(facts.model) if facts.endpoint.generates else 0.0
     limit = facts.max_output_tokens
     osl = mean if limit is None else min(mean, float(limit))
     if facts.prompt_token_ids is not None:

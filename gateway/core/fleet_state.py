@@ -43,7 +43,7 @@ class FleetState:
 
     def __init__(self, ledger: Ledger, sample_max_age_s: float) -> None:
         self._ledger = ledger
-        self._sample_max_age_s = sample_max_age_s
+        self.sample_max_age_s = sample_max_age_s
         self._states: dict[WorkerId, WorkerState] = {}
 
     def __len__(self) -> int:
@@ -89,7 +89,7 @@ class FleetState:
     def _view(self, state: WorkerState, hit_tokens: int, now_s: float) -> WorkerView:
         spec = state.spec
         tally = self._ledger.tally(spec.worker_id)
-        sample = state.fresh_sample(now_s, self._sample_max_age_s)
+        sample = state.fresh_sample(now_s, self.sample_max_age_s)
         capacity = state.kv_capacity_tokens
         kv_tokens = _kv_tokens(state, tally, sample, capacity)
         return WorkerView(

@@ -24,6 +24,8 @@ class Policy:
     """All that a router needs to know before the first event."""
 
     version: str = "built-in"
+    description: str = field(default="", compare=False, repr=False)
+    """The settings that it was built from, as JSON: enough to build it again."""
     path: PathPolicy = field(default_factory=DynamoRule)
     prefill_placement: Placement = DEFAULT_PREFILL_PLACEMENT
     decode_placement: Placement = DEFAULT_DECODE_PLACEMENT

@@ -64,7 +64,7 @@ class Router:
         self.prefix = PrefixIndex()
         self.calibration = Calibration()
         self.slo = SloLedger(objective=policy.slo_objective)
-        self._selector = Selector(policy, self.fleet, self.health, self.prefix, self.ledger)
+        self._selector = self._make_selector()
         self._rng = rng
         self._instance = instance
         self._decisions = 0
@@ -110,6 +110,16 @@ class Router:
         decision_id = DecisionId(f"{self._instance}-{self._decisions + 1}")
         return self._selector.decide(ask, decision_id, self._rng)
 
+    def adopt(self, policy: Policy) -> None:
+        """Decide by another policy from now on; everything else that is known stays."""
+        self.policy = policy
+        self.health.policy = policy.health
+        self.slo.objective = policy.slo_objective
+        self.fleet.sample_max_age_s = policy.sample_max_age_s
+        self._selector = self._make_selector()
+        for state in self.fleet:
+            self._bound_index(state.spec.worker_id)
+
     def abort(self, decision_id: DecisionId, now_s: float, *, blame: WorkerId | None = None) -> None:
         """End a decision of which the client has seen nothing; the request may be submitted again.
 
@@ -151,6 +161,9 @@ class Router:
     def tick(self, now_s: float) -> None:
         """Let time pass: ejections end."""
         self.health.tick(now_s)
+
+    def _make_selector(self) -> Selector:
+        return Selector(self.policy, self.fleet, self.health, self.prefix, self.ledger)
 
     def _worker_up(self, spec: WorkerSpec) -> None:
         self.fleet.put(spec)
@@ -228,5 +241,5 @@ class Router:
     def _calibrate(self, facts: RequestFacts, input_tokens: int | None, output_tokens: int | None) -> None:
         if input_tokens is not None and facts.prompt_token_ids is None and not facts.media_parts:
             self.calibration.saw_prompt(facts.model, facts.prompt_bytes, input_tokens)
-        if output_tokens is not None and facts.choices == facts.prompts == 1:
+        if output_tokens is not None and facts.endpoint.generates and facts.choices == facts.prompts == 1:
             self.calibration.saw_output(facts.model, output_tokens, facts.max_output_tokens)

@@ -72,7 +72,7 @@ class Selector:
         decode = self._pick_decode(ask, hits)
         if decode is None:
             return self._refusal(ask)
-        prefill = self._pick_prefill(ask, hits, decode.view.worker_id)
+        prefill = self._pick_prefill(ask, hits, decode)
         features = _features(ask.estimate, prefill, decode)
         choice = self._choose_path(ask.facts, features, prefill, decode, rng)
         return self._decision(ask, decision_id, features, choice, prefill, decode)
@@ -91,17 +91,22 @@ class Selector:
         pin = rendezvous(ask.facts.session, pool) if ask.facts.session else None
         return self._pick(ask, pool, hits, self._policy.decode_placement, pin)
 
-    def _pick_prefill(self, ask: Ask, hits: dict[WorkerId, int], decode: WorkerId) -> _Pick | None:
-        pool = self._pool(ask, Role.PREFILL, ask.exclude | {decode})
+    def _pick_prefill(self, ask: Ask, hits: dict[WorkerId, int], decode: _Pick) -> _Pick | None:
+        worker_id = decode.view.worker_id
+        if self._fleet[worker_id].spec.splits:
+            return decode
+        pool = self._pool(ask, Role.PREFILL, ask.exclude | {worker_id})
         return self._pick(ask, pool, hits, self._policy.prefill_placement) if pool else None
 
     def _pool(self, ask: Ask, role: Role, exclude: frozenset[WorkerId]) -> list[WorkerId]:
+        offered = ask.facts.prefill_from if role is Role.PREFILL else None
         members = [
             (spec.worker_id, self._ledger.tally(spec.worker_id).requests)
             for state in self._fleet
             if (spec := state.spec).worker_id not in exclude
             and spec.role in (role, Role.BOTH)
             and ask.facts.model in spec.models
+            and (offered is None or spec.worker_id in offered)
         ]
         # A prefill pool never panics: without a healthy prefill worker the request goes local.
         return self._health.routable(members, may_panic=role is Role.DECODE)
@@ -141,13 +146,15 @@ class Selector:
         decode: _Pick,
     ) -> Decision:
         remote = choice.path is Path.REMOTE
+        # A worker that splits by itself is its own prefill worker: one leg, and nobody else to name.
+        two_legs = remote and prefill is not None and prefill is not decode
         return Decision(
             decision_id=decision_id,
             request_id=ask.facts.request_id,
             model=ask.facts.model,
             attempt=ask.attempt,
             path=choice.path,
-            prefill_worker=prefill.view.worker_id if remote and prefill else None,
+            prefill_worker=prefill.view.worker_id if two_legs and prefill else None,
             decode_worker=decode.view.worker_id,
             policy=self._policy.path.name,
             policy_version=self._policy.version,

@@ -41,10 +41,31 @@ class Path(StrEnum):
 
 
 class Endpoint(StrEnum):
-    """The route a request came in by."""
+    """What a request asks for, by the route it came in by."""
 
     CHAT = "chat"
     COMPLETIONS = "completions"
+    RESPONSES = "responses"
+    MESSAGES = "messages"
+    COUNT_TOKENS = "count_tokens"
+    EMBEDDINGS = "embeddings"
+    POOLING = "pooling"
+    SCORE = "score"
+    RERANK = "rerank"
+    TOKENIZE = "tokenize"
+    DETOKENIZE = "detokenize"
+    RENDER = "render"
+    AUDIO = "audio"
+
+    @property
+    def disaggregates(self) -> bool:
+        """Whether a prefill/decode hand-off is defined for it."""
+        return self in (Endpoint.CHAT, Endpoint.COMPLETIONS)
+
+    @property
+    def generates(self) -> bool:
+        """Whether it makes tokens: the others hold no KV cache after their one forward pass."""
+        return self in (Endpoint.CHAT, Endpoint.COMPLETIONS, Endpoint.RESPONSES, Endpoint.MESSAGES, Endpoint.AUDIO)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +103,8 @@ class RequestFacts:
     prompt_logprobs: bool = False
     echo_logprobs: bool = False
     session: str | None = None
+    prefill_from: tuple[WorkerId, ...] | None = None
+    """The only prefill workers that this request may use; None leaves the choice to the router."""
     slo_class: str | None = None
     slo_ttft_s: float | None = None
     slo_tpot_s: float | None = None
@@ -114,6 +137,8 @@ class WorkerSpec:
     kv_total_blocks: int | None = None
     max_batched_tokens: int | None = None
     """The engine's token budget of one step (vLLM's max_num_batched_tokens)."""
+    splits: bool = False
+    """It is a whole graph with an entry for each path: it prefills remotely by itself, in one leg."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +205,7 @@ class Reason(StrEnum):
     CLUSTER = "cluster"
     GUARD_DECODE_KV = "guard_decode_kv"
     GUARD_LONG_PROMPT = "guard_long_prompt"
+    RULE_ENDPOINT = "rule_endpoint"
     RULE_SEVERAL_CHOICES = "rule_several_choices"
     RULE_SEVERAL_PROMPTS = "rule_several_prompts"
     RULE_PROMPT_LOGPROBS = "rule_prompt_logprobs"

@@ -126,9 +126,9 @@ class FleetMonitor:
             was_healthy = self._healthy.get(worker_id)
             await self.probe(worker_id)
             probes += 1
-            came_back = self._healthy.get(worker_id) and not was_healthy
             is_unknown = self._registry.spec(worker_id) is None
-            if came_back or is_unknown or probes % MODELS_EVERY_PROBES == 0:
+            is_due = not was_healthy or is_unknown or probes % MODELS_EVERY_PROBES == 0
+            if self._healthy[worker_id] and is_due:
                 await self.read_models(worker_id)
 
     async def _scrape_forever(self, worker_id: WorkerId) -> None:

@@ -5,6 +5,7 @@ give the same bytes.
 """
 
 from gateway.core.events import Event
+from gateway.core.policy import Policy
 from gateway.core.router import NO_EXCLUSIONS, Router
 from gateway.core.types import Decision, DecisionId, Refusal, RequestFacts, WorkerId
 from gateway.telemetry.journal import JournalWriter
@@ -17,7 +18,8 @@ class RecordedCore:
     def __init__(self, router: Router, journal: JournalWriter, *, seed: int, instance: str) -> None:
         self._router = router
         self._journal = journal
-        journal.call(CallName.OPEN, 0.0, None, None, details={"seed": seed, "instance": instance})
+        details: dict[str, Detail] = {"seed": seed, "instance": instance, "policy": router.policy.description}
+        journal.call(CallName.OPEN, 0.0, None, None, details=details)
 
     def submit(
         self,
@@ -32,6 +34,11 @@ class RecordedCore:
         details: dict[str, Detail] = {"exclude": [*sorted(exclude)], "attempt": attempt}
         self._journal.call(CallName.SUBMIT, now_s, facts, routed, details=details)
         return routed
+
+    def adopt(self, policy: Policy) -> None:
+        """Decide by another policy from now on."""
+        self._router.adopt(policy)
+        self._journal.call(CallName.ADOPT, 0.0, None, None, details={"policy": policy.description})
 
     def abort(self, decision_id: DecisionId, now_s: float, *, blame: WorkerId | None = None) -> None:
         """End a decision of which the client has seen nothing."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gateway.core.events import Event
+from gateway.core.policy import Policy
 from gateway.core.types import Decision, DecisionId, Refusal, RequestFacts, RequestId, WorkerId
 from gateway.telemetry.request import RequestTelemetry
 from gateway.upstream.budget import RetryBudget
@@ -26,6 +27,9 @@ class Core(Protocol):
         self, facts: RequestFacts, now_s: float, *, exclude: frozenset[WorkerId] = ..., attempt: int = 1
     ) -> Decision | Refusal:
         """Route one request and reserve what it needs."""
+
+    def adopt(self, policy: Policy) -> None:
+        """Decide by another policy from now on."""
 
     def abort(self, decision_id: DecisionId, now_s: float, *, blame: WorkerId | None = None) -> None:
         """End a decision of which the client has seen nothing."""

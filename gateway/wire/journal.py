@@ -26,7 +26,9 @@ class CallName(StrEnum):
     """The calls that a journal holds."""
 
     OPEN = "open"
-    """The first one: the router is made; details `seed` and `instance`."""
+    """The first one: the router is made; details `seed`, `instance` and `policy`, its description."""
+    ADOPT = "adopt"
+    """Another policy; detail `policy`."""
     SUBMIT = "submit"
     """Payload the facts; details `exclude` and `attempt`."""
     ABORT = "abort"

@@ -50,10 +50,11 @@ class AsgiClient:
             "type": "http",
             "method": method,
             "path": path,
-            "raw_path": raw_path or path.encode(),
             "query_string": query,
             "headers": list(headers),
         }
+        if raw_path is not None:
+            self._scope["raw_path"] = raw_path
         self.task: asyncio.Task[None]
 
     # what the test does
@@ -67,8 +68,8 @@ class AsgiClient:
     def give(self, *pieces: bytes, more: bool = False) -> None:
         """Send further pieces of the body."""
         for number, piece in enumerate(pieces, start=1):
-            more_body = more or number < len(pieces)
-            self._inbox.put_nowait({"type": "http.request", "body": piece, "more_body": more_body})
+            open_end = {"more_body": True} if more or number < len(pieces) else {}
+            self._inbox.put_nowait({"type": "http.request", "body": piece, **open_end})
 
     def leave(self) -> None:
         """Close the connection."""

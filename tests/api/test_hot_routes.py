@@ -87,6 +87,13 @@ async def test_the_target_passes_as_the_client_wrote_it(door: Door, path: str) -
     await client.task
 
 
+async def test_a_server_that_tells_no_raw_path_has_told_the_path(door: Door) -> None:
+    client = await door.begun()
+    assert door.lab.leg.target == b"/v1/chat/completions"
+    door.lab.leg.stream(DONE)
+    await client.task
+
+
 async def test_the_session_header_reaches_the_core(door: Door) -> None:
     client = await door.begun(headers=[(b"x-session-id", b"abc")])
     assert door.lab.core.decisions[0].pinned
@@ -124,8 +131,9 @@ async def test_a_chunked_body_is_counted_as_it_comes(door: Door) -> None:
     door.lab.check_settled()
 
 
-async def test_a_lying_content_length_is_no_way_around_the_limit(door: Door) -> None:
-    client = door.client(headers=[(b"content-length", b"5")]).start(b"x" * (MAX_BODY_BYTES + 1))
+@pytest.mark.parametrize("declared", [b"5", b"many", b"-1", b""])
+async def test_a_lying_content_length_is_no_way_around_the_limit(door: Door, declared: bytes) -> None:
+    client = door.client(headers=[(b"content-length", declared)]).start(b"x" * (MAX_BODY_BYTES + 1))
     await client.task
     assert client.status == 413
 
@@ -193,12 +201,12 @@ async def test_of_several_request_ids_the_first_safe_one_counts(door: Door) -> N
 
 
 async def test_requests_without_an_id_get_different_ones(door: Door) -> None:
-    made = set()
+    made = {b"other"}
     for _ in range(2):
-        client = door.client().start(b"{bad")
+        client = door.client(headers=[(b"x-other-id", b"other")]).start(b"{bad")
         await client.task
-        made.add(client.header(b"x-request-id"))
-    assert len(made) == 2
+        made.add(client.header(b"x-request-id") or b"")
+    assert len(made - {b"", b"other"}) == 2
 
 
 # -- clients that leave ----------------------------------------------------------------------------------------------
@@ -206,12 +214,14 @@ async def test_requests_without_an_id_get_different_ones(door: Door) -> None:
 
 async def test_a_client_that_leaves_inside_its_body_gets_a_record_and_no_answer(door: Door) -> None:
     client = door.client().start(b'{"model":', more=True)
+    await idle()
+    door.lab.clock.advance(1.5)
     client.leave()
     await client.task
     assert client.sent == []
     ((routed, outcome, _, model),) = door.lab.records.kept
     assert (routed, model) == (None, None)
-    assert (outcome.kind, outcome.status) == (OutcomeKind.CANCELLED, 499)
+    assert (outcome.kind, outcome.status, outcome.duration_s) == (OutcomeKind.CANCELLED, 499, 1.5)
     door.lab.check_settled()
 
 
@@ -326,6 +336,19 @@ async def test_a_worker_stays_paused_while_too_much_waits(door: Door) -> None:
     client.leave()
     await client.task
     door.lab.check_settled()
+
+
+async def test_a_slow_client_gets_the_whole_of_an_answer_that_ended_meanwhile(door: Door) -> None:
+    client = await door.begun()
+    client.stop_reading()
+    door.lab.leg.head()
+    await idle()
+    door.lab.leg.send(chunk("a"), DONE).end()
+    assert door.lab.outcome().kind is OutcomeKind.OK
+    client.read(4)
+    await client.task
+    assert client.body == chunk("a") + DONE
+    assert client.whole
 
 
 async def test_a_paused_client_that_leaves_stops_its_worker(door: Door) -> None:

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner, Result
 
-from gateway import __version__
+from gateway import __version__, cli
 from gateway.cli import app
 from gateway.settings import Settings
 
@@ -261,3 +262,14 @@ def test_a_missing_request_file_is_one_message(run: Run) -> None:
     result = run("explain", "--request", "/no/such/request.json")
     assert result.exit_code == 2
     assert "/no/such/request.json" in result.stderr
+
+
+# -- the commands of the load test -----------------------------------------------------------------------------------
+
+
+def test_the_load_tests_commands_are_part_of_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    bare = typer.Typer()
+    monkeypatch.setattr("gateway.cli.app", bare)
+    cli._add_load_commands()
+    names = {command.name for command in bare.registered_commands}
+    assert {"demo", "fleet", "loadtest", "replay"} <= names

@@ -186,6 +186,16 @@ async def test_a_worker_that_comes_back_is_asked_for_its_models_at_once() -> Non
         assert sum(isinstance(event, WorkerProbed) and event.healthy for event in since) == 1
 
 
+async def test_a_worker_that_is_down_is_asked_for_its_health_alone() -> None:
+    worker = FakeWorker("llama")
+    worker.answers["/health"] = httpx.ConnectError("refused")
+    worker.answers["/metrics"] = httpx.ConnectError("refused")
+    async with Watch({"a": worker}) as watch:
+        await watch.monitor.start()
+        await watch.observed.until(lambda: len(watch.observed.of(WorkerProbed, "a")) > MODELS_EVERY_PROBES)
+        assert "/v1/models" not in worker.asked
+
+
 async def test_a_worker_whose_models_are_not_known_yet_is_asked_at_every_probe() -> None:
     worker = FakeWorker()
     worker.answers["/v1/models"] = httpx.Response(500)

@@ -22,6 +22,7 @@ def must_be_local(
     # whole blocks are transferred (wire.md 3.1).
     isl = features.isl_tokens
     rules = (
+        (not facts.endpoint.disaggregates, Reason.RULE_ENDPOINT, f"{facts.endpoint} has no prefill hand-off"),
         (facts.choices > 1, Reason.RULE_SEVERAL_CHOICES, f"{facts.choices} choices share one prompt"),
         (facts.prompts > 1, Reason.RULE_SEVERAL_PROMPTS, f"{facts.prompts} prompts in one request"),
         (facts.prompt_logprobs, Reason.RULE_PROMPT_LOGPROBS, "prompt logprobs need the prompt's own forward pass"),
