@@ -74,6 +74,17 @@ class Account:
         usage = watch.usage() if watch else None
         output_tokens = usage.output_tokens if usage else None
         tpot_s = watch.tpot_s(output_tokens) if watch else None
+        # An objective speaks of tokens: what makes none is not judged.
+        judged = attained(
+            decision.slo,
+            kind=kind,
+            duration_s=now_s - arrived_s,
+            ttft_s=ttft_s,
+            tpot_s=tpot_s,
+            output_tokens=output_tokens,
+        )
+        if not self._facts.endpoint.generates:
+            judged = None
         return Outcome(
             kind=kind,
             status=status,
@@ -83,14 +94,7 @@ class Account:
             input_tokens=usage.input_tokens if usage else None,
             cached_tokens=usage.cached_tokens if usage else None,
             output_tokens=output_tokens,
-            attained=attained(
-                decision.slo,
-                kind=kind,
-                duration_s=now_s - arrived_s,
-                ttft_s=ttft_s,
-                tpot_s=tpot_s,
-                output_tokens=output_tokens,
-            ),
+            attained=judged,
         )
 
     def _tell(self, routed: Decision | Refusal, outcome: Outcome) -> None:

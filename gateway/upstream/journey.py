@@ -19,6 +19,7 @@ from gateway.upstream.exchange import Exchange
 from gateway.upstream.faults import Fault, fault_of_error, fault_of_status
 from gateway.upstream.heads import UnsafeHead, UpstreamRequest
 from gateway.upstream.legs import DecodeLeg, HeldAnswer, PrefillLeg
+from gateway.upstream.origin import Origin
 from gateway.upstream.services import ClientRequest, ClientSink, Headers, Services
 from gateway.upstream.watch import AnswerWatch
 from gateway.wire import errors as api_errors
@@ -83,7 +84,7 @@ class Journey:
     # -- dispatch ----------------------------------------------------------------------------------------------
 
     def _dispatch(self, decision: Decision) -> None:
-        if decision.path is Path.REMOTE:
+        if decision.prefill_worker is not None:
             self._send_prefill(decision)
         else:
             self._send_decode(decision, None)
@@ -125,13 +126,18 @@ class Journey:
             own_headers=((b"x-request-id", self._upstream_id()),),
             body=body,
         )
-        origin = services.origins[worker_id]
+        origin = self._origin(worker_id)
         try:
             self._exchange = services.pool.start(origin, outgoing, leg, limits)
         except UnsafeHead as error:
             self._fail(OutcomeKind.CLIENT_ERROR, api_errors.bad_request(f"A header cannot be forwarded: {error}."))
         except PoolClosed:
             self._fail(OutcomeKind.UPSTREAM_ERROR, api_errors.unavailable("The gateway is shutting down."))
+
+    def _origin(self, worker_id: WorkerId) -> Origin:
+        decision = self._current()
+        in_one_leg = decision.path is Path.REMOTE and decision.prefill_worker is None
+        return (self._services.remote_origins if in_one_leg else self._services.origins)[worker_id]
 
     def _upstream_id(self) -> bytes:
         # The engine keys KV transfers by this id, so it must be unique even where clients repeat theirs.

@@ -5,7 +5,7 @@ kind of server.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from gateway.core.events import Event
@@ -64,6 +64,8 @@ class Services:
     core: Core
     pool: UpstreamPool
     origins: Mapping[WorkerId, Origin]
+    remote_origins: Mapping[WorkerId, Origin] = field(default_factory=dict)
+    """The entry of the remote path, for workers that split by themselves."""
     prefill_limits: Limits
     decode_limits: Limits
     budget: RetryBudget
