@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 TRACE  ?=
 
-.PHONY: demo test check bench lock clean
+.PHONY: demo test check engines crowd bench lock clean
 .DEFAULT_GOAL := demo
 
 $(STAMP): requirements.lock pyproject.toml
@@ -25,13 +25,25 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m deploy.grafana.generate --check
+
+# A real vLLM prefill/decode pair behind the gateway; see tests/engines.
+engines: $(STAMP)
+	$(BIN)/python -m tests.engines.check $(ENGINES_ARGS)
+
+# A thousand concurrent streams for a minute, a tenth of the clients leaving at random.
+crowd: $(STAMP)
+	$(BIN)/python -m loadtest.crowd $(CROWD_ARGS)
 
 bench: $(STAMP)
 	$(BIN)/python -m loadtest.bench
 
-# Rewrites requirements.lock from pyproject.toml (the only target that needs uv).
+# Rewrites requirements.lock (everything) and requirements.runtime.lock (what the image needs) from pyproject.toml (the only target that needs uv).
 lock:
-	uv pip compile pyproject.toml --all-extras --universal --generate-hashes --no-emit-index-url --no-header -o requirements.lock
+	uv pip compile pyproject.toml --all-extras --universal --generate-hashes --no-emit-index-url --no-header \
+		-o requirements.lock
+	uv pip compile pyproject.toml -c requirements.lock --universal --generate-hashes --no-emit-index-url --no-header \
+		--no-annotate -o requirements.runtime.lock
 
 clean:
 	rm -rf $(VENV) out dist .mypy_cache .ruff_cache .pytest_cache

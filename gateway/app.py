@@ -17,16 +17,24 @@ import httpx
 import structlog
 
 from gateway import __version__
-from gateway.api.dispatch import AsgiApp, Dispatch
+from gateway.api.admin import AdminParts, build_admin, require_guarded_admin
+from gateway.api.asgi import AsgiApp
+from gateway.api.auth import RequireKey
+from gateway.api.dispatch import OPEN_PATHS, Dispatch
 from gateway.api.hot import HotRoutes
+from gateway.api.intake import Intake, SidecarMode
+from gateway.api.live import Live
 from gateway.api.routes import Views, build_routes
 from gateway.core.policy import Policy
 from gateway.core.router import Router
 from gateway.core.types import SloTarget, WorkerId
+from gateway.fleet.allow import AllowList
+from gateway.fleet.members import members_of
 from gateway.fleet.monitor import FleetMonitor
 from gateway.fleet.registry import Registry
 from gateway.policies import build_policy
-from gateway.settings import LegSettings, Settings, SettingsError
+from gateway.reload import Reloader, allow_list
+from gateway.settings import LegSettings, Settings
 from gateway.telemetry.decisions import DecisionLog
 from gateway.telemetry.exposition import Exposition
 from gateway.telemetry.journal import JournalWriter
@@ -38,7 +46,6 @@ from gateway.telemetry.router_state import RouterState
 from gateway.telemetry.state import Readers
 from gateway.upstream.budget import RetryBudget
 from gateway.upstream.exchange import Limits
-from gateway.upstream.origin import Origin, parse_origin
 from gateway.upstream.pool import UpstreamPool
 from gateway.upstream.pool_state import PoolState
 from gateway.upstream.services import Core, Services
@@ -49,6 +56,11 @@ class Gateway:
     """A running gateway."""
 
     asgi: AsgiApp
+    """What clients call."""
+    admin: AsgiApp
+    """What operators call."""
+    live: Live
+    reloader: Reloader
     router: Router
     registry: Registry
     decisions: DecisionLog
@@ -62,6 +74,7 @@ async def open_gateway(
     clock: Callable[[], float] = time.monotonic,
     instance: str | None = None,
     policy: Policy | None = None,
+    reread: Callable[[], Settings] | None = None,
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> AsyncIterator[Gateway]:
     """Make a gateway, watch its workers, and take it down again.
@@ -71,26 +84,32 @@ async def open_gateway(
         clock: seconds, monotone.
         instance: a name that makes decision ids unique among replicas; random by default.
         policy: instead of the one that the settings describe.
+        reread: reads the settings anew, for a reload; by default they stay what they are.
         transport: instead of the network, for probes and scrapes.
 
     Raises:
-        SettingsError: the policy cannot be built, or a worker's URL is none.
+        SettingsError: the policy cannot be built, a worker's URL is none, or the admin application would be open.
         OSError: the journal file exists already, or cannot be made.
     """
+    require_guarded_admin(settings)
     policy = policy or build_policy(settings)
-    origins = worker_origins(settings)
+    members, allow = members_of(settings), allow_list(settings)
     name = instance or uuid.uuid4().hex[:8]
     router = Router(policy, rng=Random(settings.routing.seed), instance=name)  # noqa: S311 (not a secret)
-    registry = Registry(settings.workers)
     async with AsyncExitStack() as stack:
         core = _core(router, name, settings, stack)
         telemetry = _telemetry(settings, policy, stack)
+        registry = _registry(core, router, clock, allow=allow, max_prefillers=settings.sidecar.max_prefillers)
+        for member in members.values():
+            registry.add(member)
+        live = Live.of(settings, registry.default_model)
         pool = UpstreamPool(_limits(settings.upstream.decode))
         stack.push_async_callback(pool.aclose)
         services = Services(
             core=core,
             pool=pool,
-            origins=origins,
+            origins=registry.origins,
+            remote_origins=registry.remote_origins,
             prefill_limits=_limits(settings.upstream.prefill),
             decode_limits=_limits(settings.upstream.decode),
             budget=RetryBudget(ratio=settings.upstream.retry_ratio, reserve=settings.upstream.retry_reserve),
@@ -99,26 +118,18 @@ async def open_gateway(
             clock=clock,
         )
         await _watch(registry, core, settings, stack, clock=clock, transport=transport)
-        lag = LoopLagSampler(asyncio.get_running_loop())
-        lag.start()
-        stack.callback(lag.stop)
-        readers = Readers(
-            state=RouterState(router, clock),
-            pool=PoolState(pool, origins),
-            decision_log=telemetry.decisions,
-            loop_lag=lag,
-        )
-        exposition = Exposition(
-            telemetry.metrics, readers, version=__version__, commit=os.environ.get("TIDEGATE_COMMIT", "unknown")
-        )
-        views = Views(models=registry.model_cards, ready=lambda: _not_ready(router), exposition=exposition.render)
-        hot = HotRoutes(
-            services,
-            max_body_bytes=settings.server.max_body_bytes,
-            session_headers=settings.routing.session_headers,
-        )
+        state = RouterState(router, clock)
+        exposition = _exposition(telemetry, state, PoolState(pool, registry.origins), stack)
+        intake = Intake(live, sidecar=_sidecar(settings, registry))
+        hot = HotRoutes(services, intake, max_body_bytes=settings.server.max_body_bytes)
+        reread = reread or (lambda: settings)
+        reloader = Reloader(settings, policy, reread=reread, core=core, registry=registry, live=live)
+        routes = Dispatch(hot, build_routes(_views(router, registry, live, exposition)))
         yield Gateway(
-            asgi=Dispatch(hot, build_routes(views)),
+            asgi=RequireKey(routes, lambda: live.keyring, scope="data", open_paths=OPEN_PATHS),
+            admin=_admin(registry, state, telemetry.decisions, reloader, live),
+            live=live,
+            reloader=reloader,
             router=router,
             registry=registry,
             decisions=telemetry.decisions,
@@ -131,6 +142,15 @@ def _core(router: Router, instance: str, settings: Settings, stack: AsyncExitSta
         return router
     journal = stack.enter_context(JournalWriter(settings.telemetry.journal))
     return RecordedCore(router, journal, seed=settings.routing.seed, instance=instance)
+
+
+def _registry(
+    core: Core, router: Router, clock: Callable[[], float], *, allow: AllowList, max_prefillers: int
+) -> Registry:
+    def in_flight(worker_id: WorkerId) -> int:
+        return router.ledger.tally(worker_id).requests
+
+    return Registry(core, clock=clock, in_flight=in_flight, allow=allow, max_prefillers=max_prefillers)
 
 
 def _telemetry(settings: Settings, policy: Policy, stack: AsyncExitStack) -> RequestTelemetry:
@@ -159,21 +179,6 @@ async def _watch(
     await monitor.start()
 
 
-def worker_origins(settings: Settings) -> dict[WorkerId, Origin]:
-    """Where each worker listens.
-
-    Raises:
-        SettingsError: a worker's URL is none.
-    """
-    origins: dict[WorkerId, Origin] = {}
-    for worker in settings.workers:
-        try:
-            origins[WorkerId(worker.id)] = parse_origin(worker.url)
-        except ValueError as error:
-            raise SettingsError(f"workers.{worker.id}.url: {error}") from error
-    return origins
-
-
 def _limits(leg: LegSettings) -> Limits:
     return Limits(**leg.model_dump())
 
@@ -182,8 +187,45 @@ def _slos(policy: Policy) -> Iterable[SloTarget]:
     return (policy.slo.default, *policy.slo.classes)
 
 
+def _exposition(telemetry: RequestTelemetry, state: RouterState, pool: PoolState, stack: AsyncExitStack) -> Exposition:
+    lag = LoopLagSampler(asyncio.get_running_loop())
+    lag.start()
+    stack.callback(lag.stop)
+    readers = Readers(state=state, pool=pool, decision_log=telemetry.decisions, loop_lag=lag)
+    commit = os.environ.get("TIDEGATE_COMMIT", "unknown")
+    return Exposition(telemetry.metrics, readers, version=__version__, commit=commit)
+
+
+def _views(router: Router, registry: Registry, live: Live, exposition: Exposition) -> Views:
+    return Views(
+        models=lambda: registry.model_cards(live.aliases),
+        ready=lambda: "draining" if live.draining else _not_ready(router),
+        exposition=exposition.render,
+    )
+
+
+def _admin(registry: Registry, state: RouterState, decisions: DecisionLog, reloader: Reloader, live: Live) -> AsgiApp:
+    parts = AdminParts(
+        registry=registry,
+        state=state,
+        decisions=decisions,
+        policy=lambda: reloader.policy,
+        settings=lambda: reloader.settings,
+        reload=reloader.reload,
+        put_routing=reloader.put_routing,
+        keyring=lambda: live.keyring,
+    )
+    return build_admin(parts)
+
+
 def _not_ready(router: Router) -> str | None:
     workers = [(state.spec.worker_id, 0) for state in router.fleet if state.spec.role.decodes]
     if router.health.routable(workers, may_panic=True):
         return None
     return "no worker that can serve requests is up"
+
+
+def _sidecar(settings: Settings, registry: Registry) -> SidecarMode | None:
+    if not settings.sidecar.allow:
+        return None
+    return SidecarMode(header=settings.sidecar.header.lower().encode("latin-1"), offer=registry.offer)

@@ -5,14 +5,19 @@ The load-test commands are loaded only when the command line is built, since the
 """
 
 from collections.abc import Sequence
+from enum import StrEnum
+from functools import partial
 from pathlib import Path as FilePath
 from typing import Annotated, NoReturn
 
 import msgspec
 import typer
+import yaml
 from rich.console import Console
 
 from gateway import __version__
+from gateway.commands.healthcheck import DEFAULT_URL
+from gateway.commands.healthcheck import healthcheck as ask
 from gateway.core.types import Decision, Endpoint, Refusal
 from gateway.settings import Settings, SettingsError, load_settings
 
@@ -28,6 +33,15 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+keys = typer.Typer(help="API keys.", no_args_is_help=True)
+app.add_typer(keys, name="key")
+
+
+class Scope(StrEnum):
+    """What a key opens."""
+
+    DATA = "data"
+    ADMIN = "admin"
 
 
 @app.command()
@@ -45,7 +59,8 @@ def serve(
     flags = {"server.host": host, "server.port": port, "routing.policy": policy}
     overrides = [*(override or []), *(f"{key}={value}" for key, value in flags.items() if value is not None)]
     try:
-        run(_settings(config, overrides), stop_with_stdin=stop_with_stdin)
+        reread = partial(load_settings, config, overrides=overrides)
+        run(reread(), reread=reread, stop_with_stdin=stop_with_stdin)
     except (SettingsError, OSError) as error:
         _stop(str(error))
 
@@ -53,17 +68,21 @@ def serve(
 @app.command()
 def check(config: ConfigOption = None, override: SetOption = None) -> None:
     """Check settings and the policy that they name, and print the whole tree."""
-    from gateway.app import worker_origins  # noqa: PLC0415 (keeps `tidegate --help` quick)
+    from gateway.api.admin import require_guarded_admin  # noqa: PLC0415 (keeps `tidegate --help` quick)
+    from gateway.fleet.members import members_of  # noqa: PLC0415
     from gateway.policies import build_policy  # noqa: PLC0415
+    from gateway.reload import allow_list  # noqa: PLC0415
 
     settings = _settings(config, override or [])
     try:
         policy = build_policy(settings)
-        worker_origins(settings)
+        members = members_of(settings)
+        allow_list(settings)
+        require_guarded_admin(settings)
     except SettingsError as error:
         _stop(str(error))
     Console().print_json(settings.model_dump_json())
-    Console(stderr=True).print(f"ok: policy {policy.path.name} ({policy.version}), {len(settings.workers)} workers")
+    Console(stderr=True).print(f"ok: policy {policy.path.name} ({policy.version}), {len(members)} workers")
 
 
 @app.command()
@@ -91,6 +110,28 @@ def explain(
         Console().print_json(msgspec.json.encode(decision).decode())
     else:
         show(decision, Console())
+
+
+@app.command()
+def healthcheck(
+    url: Annotated[str, typer.Option(help="What to ask.")] = DEFAULT_URL,
+) -> None:
+    """Ask a gateway whether it is alive: exit status 0 where it answers with a 2xx, else 1."""
+    raise typer.Exit(ask(url))
+
+
+@keys.command("new")
+def new_key(
+    name: Annotated[str, typer.Option(help="Who will use it.")] = "client",
+    scope: Annotated[list[Scope] | None, typer.Option(help="What it opens; may be repeated.")] = None,
+) -> None:
+    """Make an API key: it is printed once, with the line for auth.keys that holds only its hash."""
+    from gateway.api import auth  # noqa: PLC0415 (keeps `tidegate --help` quick)
+
+    key = auth.new_key()
+    entry = {"name": name, "sha256": auth.key_hash(key), "scopes": [str(each) for each in scope or [Scope.DATA]]}
+    typer.echo(key)
+    typer.echo(f"- {yaml.safe_dump(entry, default_flow_style=True, sort_keys=False, width=1000)}", nl=False)
 
 
 @app.command()

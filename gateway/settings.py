@@ -187,7 +187,7 @@ class SloSettings(Section):
 class LegSettings(Section):
     """Limits of one leg toward a worker."""
 
-    connect_timeout_s: Seconds = Field(2.0, description="For the TCP connection.")
+    connect_timeout_s: Seconds = Field(5.0, description="For the TCP connection.")
     first_byte_timeout_s: Seconds = Field(
         600.0, description="From the dispatch to the answer's head; an unstreamed answer has it after its last token."
     )

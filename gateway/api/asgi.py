@@ -14,6 +14,7 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
+AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class ClientDisconnected(Exception):  # noqa: N818 (it is no error of the gateway's)
@@ -46,7 +47,11 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes | A
 
 async def send_error(send: Send, error: ApiError, headers: Headers) -> None:
     """Answer with an error in OpenAI's shape."""
-    body = api_errors.body(error)
-    head = [*api_errors.response_headers(error), *headers, (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": error.status, "headers": head})
+    await send_json(send, error.status, [*api_errors.response_headers(error), *headers], api_errors.body(error))
+
+
+async def send_json(send: Send, status: int, headers: Headers, body: bytes) -> None:
+    """Answer with a whole body; `headers` hold its type."""
+    head = [*headers, (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": head})
     await send({"type": "http.response.body", "body": body})

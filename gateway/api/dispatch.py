@@ -3,13 +3,13 @@
 The rule of this module: the hot routes go to the raw handler, all else to FastAPI.
 """
 
-from collections.abc import Awaitable, Callable
-
-from gateway.api.asgi import Receive, Scope, Send, send_error
-from gateway.api.hot import HOT_ROUTES
+from gateway.api.asgi import AsgiApp, Receive, Scope, Send, send_error
+from gateway.api.routes import LIVENESS_PATHS, READINESS_PATHS
+from gateway.wire.dialects import ROUTES
 from gateway.wire.errors import method_not_allowed
 
-AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+OPEN_PATHS = frozenset({*LIVENESS_PATHS, *READINESS_PATHS, "/metrics", "/version"})
+"""These need no key: probes and scrapers have none."""
 
 
 class Dispatch:
@@ -21,7 +21,7 @@ class Dispatch:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on."""
-        if scope["type"] != "http" or scope["path"] not in HOT_ROUTES:
+        if scope["type"] != "http" or scope["path"] not in ROUTES:
             await self._rest(scope, receive, send)
         elif scope["method"] == "POST":
             await self._hot(scope, receive, send)

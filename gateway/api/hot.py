@@ -1,24 +1,21 @@
-"""The hot routes as a raw ASGI application: POST /v1/chat/completions and /v1/completions.
+"""The routes of the engines as a raw ASGI application.
 
 The rule of this module: it bridges a journey's callbacks and ASGI's awaits, and decides nothing. It is dispatched
 before FastAPI's middleware, which would cost more than the whole journey.
 """
 
 import asyncio
-from collections.abc import Mapping
-from types import MappingProxyType
 
-from gateway.api.asgi import ClientDisconnected, Headers, Message, Receive, Scope, Send, read_body, send_error
+from gateway.api.asgi import ClientDisconnected, Headers, Message, Receive, Scope, Send, read_body, send_json
+from gateway.api.intake import Intake
 from gateway.api.request_id import request_id_of
-from gateway.core.types import Endpoint, Outcome, OutcomeKind, RequestId
+from gateway.core.types import Outcome, OutcomeKind, RequestId
 from gateway.upstream.journey import CLIENT_CLOSED_REQUEST, Journey
 from gateway.upstream.services import ClientRequest, Services
-from gateway.wire.errors import ApiError
-from gateway.wire.openai import Peeked, peek
+from gateway.wire.dialects import ROUTES
+from gateway.wire.errors import ApiError, response_headers
+from gateway.wire.peeked import Peeked
 
-HOT_ROUTES: Mapping[str, Endpoint] = MappingProxyType(
-    {"/v1/chat/completions": Endpoint.CHAT, "/v1/completions": Endpoint.COMPLETIONS}
-)
 HIGH_WATER_BYTES = 64 * 1024
 """With more than this waiting for the client, the worker is read no further."""
 
@@ -84,14 +81,14 @@ class HotRoutes:
 
     Args:
         services: what a journey needs.
+        intake: makes requests ready to be sent.
         max_body_bytes: larger bodies are refused with 413.
-        session_headers: names of the headers that name a session, in lower case.
     """
 
-    def __init__(self, services: Services, *, max_body_bytes: int, session_headers: tuple[str, ...]) -> None:
+    def __init__(self, services: Services, intake: Intake, *, max_body_bytes: int) -> None:
         self._services = services
+        self._intake = intake
         self._max_body_bytes = max_body_bytes
-        self._session_headers = session_headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -102,26 +99,14 @@ class HotRoutes:
         except ClientDisconnected:
             self._record(request_id, OutcomeKind.CANCELLED, CLIENT_CLOSED_REQUEST, arrived_s)
             return
-        peeked = body if isinstance(body, ApiError) else self._peek(scope, body, request_id)
-        if isinstance(peeked, ApiError):
-            self._record(request_id, OutcomeKind.CLIENT_ERROR, peeked.status, arrived_s)
-            await send_error(send, peeked, [(b"x-request-id", request_id.encode())])
+        taken = body if isinstance(body, ApiError) else self._intake.take(scope, body, request_id, arrived_s)
+        if isinstance(taken, ApiError):
+            self._record(request_id, OutcomeKind.CLIENT_ERROR, taken.status, arrived_s)
+            headers = [*response_headers(taken), (b"x-request-id", request_id.encode())]
+            await send_json(send, taken.status, headers, ROUTES[scope["path"]].error_body(taken))
             return
-        assert isinstance(body, bytes)
-        request = ClientRequest(
-            request_id=request_id,
-            method=b"POST",
-            target=_target(scope),
-            headers=scope["headers"],
-            body=body,
-            arrived_s=arrived_s,
-        )
+        request, peeked = taken
         await self._travel(request, peeked, receive, send)
-
-    def _peek(self, scope: Scope, body: bytes, request_id: RequestId) -> Peeked | ApiError:
-        endpoint = HOT_ROUTES[scope["path"]]
-        headers = scope["headers"]
-        return peek(body, endpoint, request_id=request_id, headers=headers, session_headers=self._session_headers)
 
     async def _travel(self, request: ClientRequest, peeked: Peeked, receive: Receive, send: Send) -> None:
         sink = AsgiSink()
@@ -144,9 +129,3 @@ async def _watch_client(receive: Receive, journey: Journey, sink: AsgiSink) -> N
         pass
     journey.client_gone()
     sink.close()
-
-
-def _target(scope: Scope) -> bytes:
-    path: bytes = scope.get("raw_path") or scope["path"].encode()
-    query: bytes = scope.get("query_string", b"")
-    return path + b"?" + query if query else path

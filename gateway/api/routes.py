@@ -9,11 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from gateway import __version__
 from gateway.wire.errors import ApiError, bad_request, body, internal_error, method_not_allowed, response_headers
+
+LIVENESS_PATHS = ("/livez", "/live", "/liveness")
+READINESS_PATHS = ("/readyz", "/health", "/readiness")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +35,7 @@ class Views:
 def build_routes(views: Views) -> FastAPI:
     """The FastAPI application."""
     app = FastAPI(title="Tidegate", version=__version__, docs_url=None, redoc_url=None)
-    _add_errors(app)
+    add_errors(app)
     _add_health(app, views)
 
     @app.get("/v1/models")
@@ -65,34 +69,49 @@ def _add_health(app: FastAPI, views: Views) -> None:
             return JSONResponse({"status": "ready"})
         return JSONResponse({"status": "not ready", "reason": reason}, status_code=503)
 
-    for path in ("/livez", "/live", "/liveness"):
+    for path in LIVENESS_PATHS:
         app.get(path, include_in_schema=path == "/livez")(alive)
-    for path in ("/readyz", "/health", "/readiness"):
+    for path in READINESS_PATHS:
         app.get(path, include_in_schema=path != "/readiness")(ready)
 
 
-def _add_errors(app: FastAPI) -> None:
+def add_errors(app: FastAPI) -> None:
+    """Let an application answer all errors in OpenAI's shape."""
+
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
-        """Starlette's own errors in OpenAI's shape."""
+        """Starlette's own errors."""
         if error.status_code == 405:
             allow = (error.headers or {}).get("Allow", "GET").split(", ")
-            return _answer(method_not_allowed(request.method, allow=allow))
+            return error_response(method_not_allowed(request.method, allow=allow))
         if error.status_code == 404:
-            return _answer(_unknown_url(request))
-        return _answer(bad_request(str(error.detail)))
+            return error_response(_unknown_url(request))
+        return error_response(bad_request(str(error.detail)))
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:  # noqa: ARG001 (FastAPI's)
+        """A body or parameter that is not what it should be; the first mistake names the field."""
+        mistakes = [(_field(mistake["loc"]), mistake["msg"]) for mistake in error.errors()]
+        message = "; ".join(f"{field}: {words}" if field else words for field, words in mistakes)
+        return error_response(bad_request(message, param=mistakes[0][0] or None, code="invalid_value"))
 
     @app.exception_handler(Exception)
     async def bug(request: Request, error: Exception) -> Response:  # noqa: ARG001 (FastAPI's signature)
         """A fault of the gateway; the server logs it."""
-        return _answer(internal_error())
+        return error_response(internal_error())
+
+
+def error_response(error: ApiError) -> Response:
+    """An error as FastAPI's answer."""
+    headers = {name.decode(): value.decode("latin-1") for name, value in response_headers(error)}
+    return Response(body(error), status_code=error.status, headers=headers)
+
+
+def _field(location: Sequence[int | str]) -> str:
+    """Where in the body or the query a mistake is; FastAPI puts the part of the request first."""
+    return ".".join(map(str, location[1:]))
 
 
 def _unknown_url(request: Request) -> ApiError:
     message = f"Unknown request URL: {request.method} {request.url.path}."
     return ApiError(status=404, message=message, type="invalid_request_error", code="unknown_url")
-
-
-def _answer(error: ApiError) -> Response:
-    headers = {name.decode(): value.decode("latin-1") for name, value in response_headers(error)}
-    return Response(body(error), status_code=error.status, headers=headers)

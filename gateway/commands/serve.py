@@ -1,37 +1,51 @@
 """`tidegate serve`: run the gateway until it is told to stop.
 
-The rule of this module: uvicorn owns the socket and the signals; the gateway lives inside its event loop.
+The rule of this module: uvicorn owns the sockets, this module the signals; the gateway lives inside their event loop.
+The first SIGTERM or SIGINT drains: readiness off, requests still served for `server.drain_delay_s`; then the listener
+closes and streams may finish within `server.drain_s`. The second ends at once. SIGHUP reads the settings anew.
 """
 
 import asyncio
 import math
 import os
 import signal
+import socket
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 import structlog
 import uvicorn
 import uvloop
 
 from gateway import __version__
+from gateway.api.asgi import AsgiApp
+from gateway.api.live import Live
 from gateway.app import open_gateway
-from gateway.settings import Settings
+from gateway.reload import Reloader
+from gateway.settings import AdminSettings, Settings, SettingsError
 from gateway.telemetry.logs import LogFormat, LogLevel, configure_logging
 
 KEEP_ALIVE_S = 75
 """Longer than clients' pools keep idle connections, so that the client is the one to close them."""
+ADMIN_CLOSE_S = 1
+"""How long answers of the admin application may take to end, once all else has stopped."""
 
 
-def serve(settings: Settings, *, stop_with_stdin: bool = False) -> None:
-    """Run until SIGTERM or SIGINT; streams in flight may finish within `server.drain_s`.
+def serve(settings: Settings, *, reread: Callable[[], Settings], stop_with_stdin: bool = False) -> None:
+    """Run until SIGTERM or SIGINT.
 
     With `stop_with_stdin`, the end of standard input stops it too: a child that must not outlive its parent.
 
+    Args:
+        settings: the whole tree.
+        reread: reads it anew from where it came.
+        stop_with_stdin: see above.
+
     Raises:
-        SettingsError: the policy cannot be built.
+        SettingsError: the policy cannot be built, or a worker's URL is none.
+        OSError: the admin application's port is taken.
     """
     telemetry = settings.telemetry
     log_format, level = LogFormat(telemetry.log_format), LogLevel(telemetry.log_level)
@@ -39,7 +53,7 @@ def serve(settings: Settings, *, stop_with_stdin: bool = False) -> None:
     if stop_with_stdin:
         threading.Thread(target=_stop_at_end_of_input, daemon=True).start()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(settings))
+        runner.run(_serve(settings, reread))
 
 
 def _stop_at_end_of_input() -> None:
@@ -48,40 +62,126 @@ def _stop_at_end_of_input() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-async def _serve(settings: Settings) -> None:
-    async with open_gateway(settings) as gateway:
-        config = uvicorn.Config(
-            gateway.asgi,
-            host=settings.server.host,
-            port=settings.server.port,
-            http="httptools",
-            ws="none",
-            lifespan="off",
-            access_log=False,
-            log_config=None,
-            timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=math.ceil(settings.server.drain_s),
-        )
-        await _Server(config).serve()
+async def _serve(settings: Settings, reread: Callable[[], Settings]) -> None:
+    async with (
+        open_gateway(settings, reread=reread) as gateway,
+        _admin_served(gateway.admin, settings.admin),
+    ):
+        drain_s = math.ceil(settings.server.drain_s)
+        server = _Server(gateway.asgi, settings.server.host, settings.server.port, drain_s, name="gateway")
+        drain = Drain(server, gateway.live, delay_s=settings.server.drain_delay_s)
+        with _signals(drain, gateway.reloader):
+            await server.serve()
+
+
+class Drain:
+    """What signals do to a server: `stop` is called once for each."""
+
+    def __init__(self, server: uvicorn.Server, live: Live, *, delay_s: float) -> None:
+        self._server = server
+        self._live = live
+        self._delay_s = delay_s
+        self._log = structlog.get_logger()
+
+    def stop(self) -> None:
+        """Begin to drain; called again, end at once."""
+        if self._live.draining:
+            self._end()
+            return
+        self._live.draining = True
+        self._log.info("gateway.draining", delay_s=self._delay_s)
+        if self._delay_s > 0:
+            asyncio.get_running_loop().call_later(self._delay_s, self._close)
+        else:
+            self._close()
+
+    def _close(self) -> None:
+        self._server.should_exit = True
+
+    def _end(self) -> None:
+        self._log.warning("gateway.ended_at_once")
+        self._server.should_exit = self._server.force_exit = True
+        # Their connections would keep the server from closing.
+        for task in self._server.server_state.tasks:
+            task.cancel()
+
+
+@contextmanager
+def _signals(drain: Drain, reloader: Reloader) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    reloads: set[asyncio.Task[None]] = set()
+
+    def reload() -> None:
+        task = loop.create_task(_reload(reloader))
+        reloads.add(task)
+        task.add_done_callback(reloads.discard)
+
+    handlers = {signal.SIGTERM: drain.stop, signal.SIGINT: drain.stop, signal.SIGHUP: reload}
+    for number, handler in handlers.items():
+        loop.add_signal_handler(number, handler)
+    try:
+        yield
+    finally:
+        for number in handlers:
+            loop.remove_signal_handler(number)
+        for task in reloads:
+            task.cancel()
+
+
+async def _reload(reloader: Reloader) -> None:
+    # The reloader logs why it refuses; nothing has changed then.
+    with suppress(SettingsError):
+        await reloader.reload()
+
+
+@asynccontextmanager
+async def _admin_served(app: AsgiApp, settings: AdminSettings) -> AsyncIterator[None]:
+    """The admin application on its own port, up before the gateway and down after it."""
+    if settings.port is None:
+        yield
+        return
+    # Bound here: a port that is taken is then an OSError with its address, before any client is served.
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.create_server((settings.host, settings.port), family=family)
+    server = _Server(app, settings.host, settings.port, ADMIN_CLOSE_S, name="admin")
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        await serving
 
 
 class _Server(uvicorn.Server):
-    """A server that says where it listens, and returns when it is told to stop."""
+    """A server that says where it listens, and leaves signals to others."""
+
+    def __init__(self, app: AsgiApp, host: str, port: int, close_s: int, *, name: str) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                host=host,
+                port=port,
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                access_log=False,
+                log_config=None,
+                timeout_keep_alive=KEEP_ALIVE_S,
+                timeout_graceful_shutdown=close_s,
+            )
+        )
+        self._name = name
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        # Uvicorn raises the signal again at the end, which would kill the process before the gateway is closed and
-        # its last decisions and calls are written.
-        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        yield
 
-    async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override] # same shape
-        await super().startup(sockets=sockets)  # type: ignore[arg-type] # passed on as it came
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
         for server in self.servers:
-            for socket in server.sockets:
-                host, port = socket.getsockname()[:2]
-                structlog.get_logger().info("gateway.started", url=f"http://{host}:{port}", version=__version__)
+            for bound in server.sockets:
+                host, port = bound.getsockname()[:2]
+                address = f"[{host}]" if ":" in host else host
+                structlog.get_logger().info(
+                    f"{self._name}.started", url=f"http://{address}:{port}", version=__version__
+                )

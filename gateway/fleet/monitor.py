@@ -6,15 +6,15 @@ goes wrong is an observation, never an exception that ends the watch.
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
 
 import httpx
 import msgspec
 import structlog
 
-from gateway.core.events import Event, WorkerProbed, WorkerSampled, WorkerUp
+from gateway.core.events import WorkerProbed, WorkerSampled
 from gateway.core.types import WorkerId
-from gateway.fleet.registry import Registry
+from gateway.fleet.cards import Card, known_cards
+from gateway.fleet.registry import Observer, Registry
 from gateway.settings import FleetSettings
 from gateway.wire.engine_metrics import parse_sample
 
@@ -23,16 +23,6 @@ MODELS_EVERY_PROBES = 15
 TICK_S = 0.25
 MAX_PAGE_BYTES = 4 * 2**20
 """A longer answer is read no further and counts as none."""
-
-
-class Observer(Protocol):
-    """The part of the core that is told of workers."""
-
-    def observe(self, event: Event) -> None:
-        """Take note of a fact."""
-
-    def tick(self, now_s: float) -> None:
-        """Let time pass."""
 
 
 class FleetMonitor:
@@ -52,26 +42,37 @@ class FleetMonitor:
         self._client = client
         self._settings = settings
         self._clock = clock
-        self._tasks: list[asyncio.Task[None]] = []
+        self._watches: dict[WorkerId, asyncio.Task[None]] = {}
+        self._ticking: asyncio.Task[None] | None = None
         self._healthy: dict[WorkerId, bool] = {}
         self._log = structlog.get_logger()
 
     async def start(self) -> None:
-        """Look at every worker once, then keep watching."""
-        for worker_id in self._registry.workers:
-            self._announce(worker_id)
-        await asyncio.gather(*(self.look(worker_id) for worker_id in self._registry.workers))
-        for worker_id in self._registry.workers:
-            self._tasks.append(asyncio.create_task(self._probe_forever(worker_id)))
-            self._tasks.append(asyncio.create_task(self._scrape_forever(worker_id)))
-        self._tasks.append(asyncio.create_task(self._tick_forever()))
+        """Look at every worker once, then keep watching them and all that join."""
+        members = [member.worker_id for member in self._registry.members.values() if not member.named]
+        await asyncio.gather(*map(self.look, members))
+        self._registry.watcher = self
+        for worker_id in members:
+            self._watches[worker_id] = asyncio.create_task(self._keep_watching(worker_id))
+        self._ticking = asyncio.create_task(self._tick_forever())
 
     async def stop(self) -> None:
         """Stop watching."""
-        for task in self._tasks:
+        self._registry.watcher = None
+        tasks = [*self._watches.values(), *([self._ticking] if self._ticking else [])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks.clear()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._watches.clear()
+
+    def watch(self, worker_id: WorkerId) -> None:
+        """A worker joined: look at it at once, then keep watching."""
+        self._watches[worker_id] = asyncio.create_task(self._look_and_keep_watching(worker_id))
+
+    def unwatch(self, worker_id: WorkerId) -> None:
+        """A worker left."""
+        self._watches.pop(worker_id).cancel()
+        self._healthy.pop(worker_id, None)
 
     async def look(self, worker_id: WorkerId) -> None:
         """One probe, one model list and one scrape of a worker."""
@@ -92,8 +93,8 @@ class FleetMonitor:
         """Read a worker's /v1/models; an answer that is none is as good as no answer."""
         page = await self._get(worker_id, "/v1/models")
         cards = None if page is None else _cards(page)
-        if cards is not None and self._registry.put_cards(worker_id, cards):
-            self._announce(worker_id)
+        if cards is not None:
+            self._registry.put_cards(worker_id, cards)
 
     async def scrape(self, worker_id: WorkerId) -> None:
         """Read a worker's /metrics."""
@@ -103,21 +104,22 @@ class FleetMonitor:
             sample = parse_sample(page, now_s)
             self._core.observe(WorkerSampled(at_s=now_s, worker_id=worker_id, sample=sample))
 
-    def _announce(self, worker_id: WorkerId) -> None:
-        spec = self._registry.spec(worker_id)
-        if spec is not None:
-            self._core.observe(WorkerUp(at_s=self._clock(), spec=spec))
-            self._log.info("worker.up", worker=worker_id, role=spec.role, models=spec.models)
-
     async def _get(self, worker_id: WorkerId, path: str) -> bytes | None:
         """A page; None where it did not come whole, with a 2xx, in time."""
-        url = self._registry.workers[worker_id].url.rstrip("/") + path
+        url = self._registry.members[worker_id].url.rstrip("/") + path
         try:
             # The client's own timeouts are per read: a worker that sends a byte now and then would never run out.
             async with asyncio.timeout(self._settings.probe_timeout_s), self._client.stream("GET", url) as response:
                 return await _read(response) if response.is_success else None
         except (httpx.HTTPError, TimeoutError):
             return None
+
+    async def _look_and_keep_watching(self, worker_id: WorkerId) -> None:
+        await self.look(worker_id)
+        await self._keep_watching(worker_id)
+
+    async def _keep_watching(self, worker_id: WorkerId) -> None:
+        await asyncio.gather(self._probe_forever(worker_id), self._scrape_forever(worker_id))
 
     async def _probe_forever(self, worker_id: WorkerId) -> None:
         probes = 0
@@ -140,6 +142,7 @@ class FleetMonitor:
         while True:
             await asyncio.sleep(TICK_S)
             self._core.tick(self._clock())
+            self._registry.settle()
 
 
 async def _read(response: httpx.Response) -> bytes | None:
@@ -151,12 +154,10 @@ async def _read(response: httpx.Response) -> bytes | None:
     return bytes(page)
 
 
-def _cards(page: bytes) -> list[dict[str, Any]] | None:
+def _cards(page: bytes) -> list[Card] | None:
     try:
         answer = msgspec.json.decode(page)
     except (msgspec.DecodeError, RecursionError):
         return None
     data = answer.get("data") if isinstance(answer, Mapping) else None
-    if not isinstance(data, list):
-        return None
-    return [card for card in data if isinstance(card, dict) and isinstance(card.get("id"), str)]
+    return known_cards(data) if isinstance(data, list) else None

@@ -7,7 +7,7 @@ writes out, and the newest ones stay in memory to be explained by id.
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Final
 
@@ -44,6 +44,10 @@ class DecisionRing:
         """The record, or None where it is unknown or already forgotten."""
         line = self._lines.get(decision_id)
         return None if line is None else decode_record(line)
+
+    def newest(self, limit: int) -> list[bytes]:
+        """The newest records as lines, newest first."""
+        return list(islice(reversed(self._lines.values()), limit))
 
 
 class DecisionLog:
@@ -123,6 +127,10 @@ class DecisionLog:
     def get(self, decision_id: DecisionId) -> DecisionRecord | None:
         """The record of a decision among the newest ones, else None."""
         return self._ring.get(decision_id)
+
+    def newest(self, limit: int) -> list[bytes]:
+        """The newest decisions' records as JSON lines, newest first."""
+        return self._ring.newest(limit)
 
 
 def read_decision_log(path: Path) -> Iterator[DecisionRecord]:

@@ -9,12 +9,22 @@ from gateway.core.slo import attained
 from gateway.core.types import Decision, Outcome, OutcomeKind, Refusal, RequestFacts, WorkerId
 from gateway.upstream.services import ClientRequest, Services
 from gateway.upstream.watch import AnswerWatch
+from gateway.wire.usage import Usage
 
 
 class Account:
     """Keeps a request's times and closes it."""
 
-    __slots__ = ("_facts", "_model", "_request", "_services", "closed", "decision_s", "prefill_leg_s")
+    __slots__ = (
+        "_facts",
+        "_model",
+        "_request",
+        "_services",
+        "cached_tokens",
+        "closed",
+        "decision_s",
+        "prefill_leg_s",
+    )
 
     def __init__(self, services: Services, request: ClientRequest, facts: RequestFacts, model: str) -> None:
         self._services = services
@@ -25,6 +35,8 @@ class Account:
         self.decision_s = 0.0
         """What the last decision took."""
         self.prefill_leg_s: float | None = None
+        self.cached_tokens: int | None = None
+        """The prefill worker's count, where there was a hand-off: the decode worker's says nothing of it."""
 
     def decide(self, *, exclude: frozenset[WorkerId], attempt: int) -> Decision | Refusal:
         """Ask the core, and note how long it took."""
@@ -74,17 +86,6 @@ class Account:
         usage = watch.usage() if watch else None
         output_tokens = usage.output_tokens if usage else None
         tpot_s = watch.tpot_s(output_tokens) if watch else None
-        # An objective speaks of tokens: what makes none is not judged.
-        judged = attained(
-            decision.slo,
-            kind=kind,
-            duration_s=now_s - arrived_s,
-            ttft_s=ttft_s,
-            tpot_s=tpot_s,
-            output_tokens=output_tokens,
-        )
-        if not self._facts.endpoint.generates:
-            judged = None
         return Outcome(
             kind=kind,
             status=status,
@@ -92,9 +93,35 @@ class Account:
             ttft_s=ttft_s,
             tpot_s=tpot_s,
             input_tokens=usage.input_tokens if usage else None,
-            cached_tokens=usage.cached_tokens if usage else None,
+            cached_tokens=self._cached_tokens(usage),
             output_tokens=output_tokens,
-            attained=judged,
+            attained=self._attained(decision, kind, now_s - arrived_s, ttft_s, tpot_s, output_tokens),
+        )
+
+    def _cached_tokens(self, usage: Usage | None) -> int | None:
+        if self.cached_tokens is not None:
+            return self.cached_tokens
+        return usage.cached_tokens if usage else None
+
+    def _attained(
+        self,
+        decision: Decision,
+        kind: OutcomeKind,
+        duration_s: float,
+        ttft_s: float | None,
+        tpot_s: float | None,
+        output_tokens: int | None,
+    ) -> bool | None:
+        # An objective speaks of tokens: what makes none is not judged.
+        if not self._facts.endpoint.generates:
+            return None
+        return attained(
+            decision.slo,
+            kind=kind,
+            duration_s=duration_s,
+            ttft_s=ttft_s,
+            tpot_s=tpot_s,
+            output_tokens=output_tokens,
         )
 
     def _tell(self, routed: Decision | Refusal, outcome: Outcome) -> None:

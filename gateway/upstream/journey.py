@@ -20,12 +20,14 @@ from gateway.upstream.faults import Fault, fault_of_error, fault_of_status
 from gateway.upstream.heads import UnsafeHead, UpstreamRequest
 from gateway.upstream.legs import DecodeLeg, HeldAnswer, PrefillLeg
 from gateway.upstream.origin import Origin
+from gateway.upstream.relay import Relay
 from gateway.upstream.services import ClientRequest, ClientSink, Headers, Services
-from gateway.upstream.watch import AnswerWatch
+from gateway.upstream.watch import AnswerWatch, is_event_stream
 from gateway.wire import errors as api_errors
 from gateway.wire.disagg import nixl
 from gateway.wire.errors import ApiError
-from gateway.wire.openai import Peeked
+from gateway.wire.peeked import Peeked
+from gateway.wire.usage_edit import set_cached_tokens
 
 CLIENT_CLOSED_REQUEST = 499
 MAX_UPSTREAM_ID_CHARS = 128
@@ -42,7 +44,7 @@ class Journey:
         self._excluded: frozenset[WorkerId] = frozenset()
         self._decision: Decision | None = None
         self._exchange: Exchange | None = None
-        self._watch: AnswerWatch | None = None
+        self._relay: Relay | None = None
         self._status = 0
         self._account = Account(services, request, peeked.facts, peeked.raw_model)
         self._streaming = False
@@ -62,7 +64,7 @@ class Journey:
             case Refusal():
                 error = api_errors.from_refusal(routed)
                 self._account.refuse(routed, error.status)
-                answer_error(self._sink, error, self._request.request_id, None)
+                answer_error(self._sink, error, self._request, None)
             case _:
                 assert_never(routed)
 
@@ -123,7 +125,7 @@ class Journey:
             method=request.method,
             target=request.target,
             headers=request.headers,
-            own_headers=((b"x-request-id", self._upstream_id()),),
+            own_headers=((b"x-request-id", self._upstream_id()), *request.own_headers),
             body=body,
         )
         origin = self._origin(worker_id)
@@ -173,6 +175,7 @@ class Journey:
             services.core.observe(PrefillLost(at_s=now_s, decision_id=decision.decision_id, blame=None))
         else:
             services.core.observe(Prefilled(at_s=now_s, decision_id=decision.decision_id))
+            self._account.cached_tokens = (found.usage.cached_tokens if found.usage else None) or 0
         self._send_decode(decision, found.kv_transfer_params)
 
     def _prefill_lost(self, fault: Fault) -> None:
@@ -191,16 +194,20 @@ class Journey:
 
     # -- the decode leg ------------------------------------------------------------------------------------------
 
-    def wants_held(self, status: int) -> bool:
-        """Hold an answer that another worker's may replace."""
+    def wants_held(self, status: int, headers: Headers) -> bool:
+        """Hold an answer that another worker's may replace, and a whole one whose cached tokens must be set right."""
         fault = fault_of_status(status)
-        return fault is not None and fault.retryable and self._may_retry()
+        if fault is not None:
+            return fault.retryable and self._may_retry()
+        return status < 400 and self._account.cached_tokens is not None and not is_event_stream(headers)
 
     def decode_held(self, answer: HeldAnswer) -> None:
         """Ask another worker, or relay the answer after all."""
         self._exchange = None
         fault = fault_of_status(answer.status)
-        assert fault is not None
+        if fault is None:
+            self._relay_corrected(answer)
+            return
         worker_id = self._current().decode_worker
         self._services.telemetry.metrics.upstream_error(worker_id, fault.label)
         if not self._retry(worker_id, fault):
@@ -208,43 +215,28 @@ class Journey:
 
     def decode_began(self, status: int, headers: Headers) -> None:
         """Start the client's answer."""
-        decision = self._current()
         self._status = status
-        self._watch = AnswerWatch(self._peeked.facts.endpoint, headers)
-        self._sink.start(status, relayed_headers(headers, self._request.request_id, decision))
+        relay = self._relay = self._new_relay(headers)
+        reframed = relay.reframes
+        self._sink.start(status, relayed_headers(headers, self._request, self._current(), reframed=reframed))
 
     def decode_body(self, data: bytes) -> None:
         """Pass the bytes on and look at them."""
-        assert self._watch is not None
-        self._sink.write(data)
+        assert self._relay is not None
         now_s = self._services.clock()
-        self._watch.feed(data, now_s)
-        gaps_s = self._watch.take_itl_s()
-        if gaps_s:
-            itl = self._services.telemetry.metrics.itl(self._peeked.raw_model)
-            for gap_s in gaps_s:
-                itl.observe(gap_s)
-        if not self._streaming and (self._watch.first_content_s is not None or not self._watch.streamed):
-            self._streaming = True
-            self._services.core.observe(FirstToken(at_s=now_s, decision_id=self._current().decision_id))
+        passed = self._relay.pass_on(data, now_s)
+        if passed:
+            self._sink.write(passed)
+        self._note_pace(self._relay.watch, now_s)
 
     def decode_ended(self) -> None:
         """The answer is whole, whatever it says."""
         self._exchange = None
-        assert self._watch is not None
-        self._watch.finish(self._services.clock())
-        worker_id = self._current().decode_worker
-        fault = fault_of_status(self._status)
-        if fault is not None:
-            self._services.telemetry.metrics.upstream_error(worker_id, fault.label)
-            self._finish(fault.outcome, self._status, blame=worker_id if fault.blames_worker else None)
-        elif self._status >= 400:
-            self._finish(OutcomeKind.CLIENT_ERROR, self._status)
-        elif self._watch.error is not None:
-            self._services.telemetry.metrics.upstream_error(worker_id, UpstreamErrorKind.SERVER_ERROR)
-            self._finish(OutcomeKind.UPSTREAM_ERROR, self._status, blame=worker_id)
-        else:
-            self._finish(OutcomeKind.OK, self._status)
+        assert self._relay is not None
+        rest = self._relay.finish(self._services.clock())
+        if rest:
+            self._sink.write(rest)
+        self._finish_by_status(self._relay.watch)
         self._sink.finish()
 
     def decode_failed(self, error: UpstreamError) -> None:
@@ -254,16 +246,46 @@ class Journey:
         worker_id = self._current().decode_worker
         self._services.telemetry.metrics.upstream_error(worker_id, fault.label)
         blame = worker_id if fault.blames_worker else None
-        if self._watch is None:
+        if self._relay is None:
             if not (fault.retryable and self._retry(worker_id, fault)):
                 self._fail(fault.outcome, fault.error, blame=blame)
             return
         self._finish(fault.outcome, self._status, blame=blame)
-        if self._watch.streamed and not self._watch.done:
-            self._sink.write(b"\n\n" + api_errors.sse_error(fault.error))
+        if self._relay.watch.streamed and not self._relay.watch.done:
+            # Half an event may be out, which a blank line ends; an edited stream is only ever out by whole events.
+            gap = b"" if self._relay.reframes else b"\n\n"
+            self._sink.write(gap + self._request.dialect.sse_error(fault.error))
             self._sink.finish()
         else:
             self._sink.break_off()
+
+    def _new_relay(self, headers: Headers) -> Relay:
+        cached_tokens = self._account.cached_tokens
+        return Relay(self._request.dialect, headers, hide_usage=self._request.hide_usage, cached_tokens=cached_tokens)
+
+    def _note_pace(self, watch: AnswerWatch, now_s: float) -> None:
+        gaps_s = watch.take_itl_s()
+        if gaps_s:
+            itl = self._services.telemetry.metrics.itl(self._peeked.raw_model)
+            for gap_s in gaps_s:
+                itl.observe(gap_s)
+        if not self._streaming and (watch.first_content_s is not None or not watch.streamed):
+            self._streaming = True
+            self._services.core.observe(FirstToken(at_s=now_s, decision_id=self._current().decision_id))
+
+    def _finish_by_status(self, watch: AnswerWatch) -> None:
+        worker_id = self._current().decode_worker
+        fault = fault_of_status(self._status)
+        if fault is not None:
+            self._services.telemetry.metrics.upstream_error(worker_id, fault.label)
+            self._finish(fault.outcome, self._status, blame=worker_id if fault.blames_worker else None)
+        elif self._status >= 400:
+            self._finish(OutcomeKind.CLIENT_ERROR, self._status)
+        elif watch.error is not None:
+            self._services.telemetry.metrics.upstream_error(worker_id, UpstreamErrorKind.SERVER_ERROR)
+            self._finish(OutcomeKind.UPSTREAM_ERROR, self._status, blame=worker_id)
+        else:
+            self._finish(OutcomeKind.OK, self._status)
 
     # -- another worker ------------------------------------------------------------------------------------------
 
@@ -285,7 +307,8 @@ class Journey:
         self._services.telemetry.metrics.retried(given_up, fault.label, decision_s=decision_s)
         blame = failed if fault.blames_worker else None
         self._services.core.abort(given_up.decision_id, self._services.clock(), blame=blame)
-        self._decision, self._excluded, self._account.prefill_leg_s = routed, excluded, None
+        self._decision, self._excluded = routed, excluded
+        self._account.prefill_leg_s = self._account.cached_tokens = None
         self._dispatch(routed)
         return True
 
@@ -294,7 +317,7 @@ class Journey:
     def _fail(self, kind: OutcomeKind, error: ApiError, *, blame: WorkerId | None = None) -> None:
         """End with an answer of the gateway's own; nothing was sent before."""
         self._finish(kind, error.status, blame=blame)
-        answer_error(self._sink, error, self._request.request_id, self._current())
+        answer_error(self._sink, error, self._request, self._current())
 
     def _relay_held(self, answer: HeldAnswer, kind: OutcomeKind, *, blame: WorkerId | None = None) -> None:
         """End with a worker's answer that was held back; nothing was sent before."""
@@ -304,8 +327,26 @@ class Journey:
             self._fail(kind, api_errors.bad_gateway("The worker's error answer is too large to relay."), blame=blame)
             return
         self._finish(kind, answer.status, blame=blame)
-        self._sink.start(answer.status, relayed_headers(answer.headers, self._request.request_id, decision))
+        self._sink.start(answer.status, relayed_headers(answer.headers, self._request, decision))
         self._sink.write(body)
+        self._sink.finish()
+
+    def _relay_corrected(self, answer: HeldAnswer) -> None:
+        """End well with a whole answer whose cached tokens are the prefill worker's."""
+        cached_tokens, body = self._account.cached_tokens, answer.body
+        assert cached_tokens is not None
+        if body is None:
+            self._fail(OutcomeKind.UPSTREAM_ERROR, api_errors.bad_gateway("The worker's answer is too large to relay."))
+            return
+        self._status = answer.status
+        relay = self._relay = self._new_relay(answer.headers)
+        relay.pass_on(body, self._services.clock())
+        corrected = set_cached_tokens(body, cached_tokens)
+        headers = relayed_headers(answer.headers, self._request, self._current(), reframed=True)
+        headers.append((b"content-length", b"%d" % len(corrected)))
+        self._finish_by_status(relay.watch)
+        self._sink.start(answer.status, headers)
+        self._sink.write(corrected)
         self._sink.finish()
 
     def _finish(self, kind: OutcomeKind, status: int, *, blame: WorkerId | None = None) -> None:
@@ -313,7 +354,8 @@ class Journey:
         if self._exchange is not None:
             self._exchange.abort()
             self._exchange = None
-        self._account.close(self._current(), kind, status, watch=self._watch, blame=blame)
+        watch = self._relay.watch if self._relay else None
+        self._account.close(self._current(), kind, status, watch=watch, blame=blame)
 
     def _current(self) -> Decision:
         assert self._decision is not None

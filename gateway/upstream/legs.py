@@ -69,8 +69,8 @@ class PrefillLeg:
 class DecodeReader(Protocol):
     """Who follows the decode leg."""
 
-    def wants_held(self, status: int) -> bool:
-        """Whether an answer of this status is to be held rather than relayed at once."""
+    def wants_held(self, status: int, headers: Headers) -> bool:
+        """Whether an answer with this head is to be held rather than relayed at once."""
 
     def decode_held(self, answer: HeldAnswer) -> None:
         """A held answer is whole."""
@@ -99,7 +99,7 @@ class DecodeLeg:
 
     def on_head(self, status: int, headers: Headers, /) -> None:
         """Hold or relay."""
-        if self._reader.wants_held(status):
+        if self._reader.wants_held(status, headers):
             self._held = HeldAnswer(status, headers)
         else:
             self._reader.decode_began(status, headers)

@@ -16,6 +16,7 @@ from gateway.upstream.budget import RetryBudget
 from gateway.upstream.exchange import Limits
 from gateway.upstream.origin import Origin
 from gateway.upstream.pool import UpstreamPool
+from gateway.wire.dialects import Dialect
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -77,11 +78,17 @@ class Services:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientRequest:
-    """The client's request as it came."""
+    """The client's request, ready to be sent on."""
 
     request_id: RequestId
     method: bytes
     target: bytes
     headers: Headers
     body: bytes
+    """What the workers get: the client's bytes, but for an alias's model and a usage that the gateway asks for."""
     arrived_s: float
+    dialect: Dialect
+    hide_usage: bool = False
+    """The client did not ask for the usage chunk of its stream."""
+    own_headers: tuple[tuple[bytes, bytes], ...] = ()
+    """The gateway's own headers for the workers, in the place of the client's of the same names."""

@@ -4,9 +4,8 @@ The rule of this module: a copy is looked at, the bytes themselves are never tou
 still passes.
 """
 
-from gateway.core.types import Endpoint
-from gateway.wire.sse import SseScanner
-from gateway.wire.usage import Usage, usage_from_json
+from gateway.wire.dialects import Dialect
+from gateway.wire.usage import Usage
 
 MAX_WHOLE_ANSWER_BYTES = 16 * 2**20
 """A larger unstreamed answer passes without being read for its usage."""
@@ -15,11 +14,11 @@ MAX_WHOLE_ANSWER_BYTES = 16 * 2**20
 class AnswerWatch:
     """First content, pace and usage of one answer, streamed or whole."""
 
-    __slots__ = ("_held", "_held_bytes", "_scanner")
+    __slots__ = ("_dialect", "_held", "_held_bytes", "_scanner")
 
-    def __init__(self, endpoint: Endpoint, headers: list[tuple[bytes, bytes]]) -> None:
-        streamed = any(name == b"content-type" and b"text/event-stream" in value for name, value in headers)
-        self._scanner = SseScanner(endpoint) if streamed else None
+    def __init__(self, dialect: Dialect, *, streamed: bool) -> None:
+        self._dialect = dialect
+        self._scanner = dialect.scanner() if streamed else None
         self._held: list[bytes] = []
         self._held_bytes = 0
 
@@ -64,7 +63,9 @@ class AnswerWatch:
         """Token counts as the worker reported them."""
         if self._scanner is not None:
             return self._scanner.usage
-        return usage_from_json(b"".join(self._held)) if self._held_bytes <= MAX_WHOLE_ANSWER_BYTES else None
+        if self._held_bytes > MAX_WHOLE_ANSWER_BYTES:
+            return None
+        return self._dialect.usage_of(b"".join(self._held))
 
     def tpot_s(self, output_tokens: int | None) -> float | None:
         """(last - first content) / (tokens - 1); content events stand in where no usage was reported."""
@@ -73,3 +74,8 @@ class AnswerWatch:
             return None
         tokens = scanner.content_events if output_tokens is None else output_tokens
         return (scanner.last_content_s - scanner.first_content_s) / (tokens - 1) if tokens > 1 else None
+
+
+def is_event_stream(headers: list[tuple[bytes, bytes]]) -> bool:
+    """Whether an answer is server-sent events; names in lower case."""
+    return any(name == b"content-type" and b"text/event-stream" in value for name, value in headers)

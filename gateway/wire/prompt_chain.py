@@ -20,7 +20,9 @@ _MESSAGE = b"\xff"
 _FIELD = b"\xfe"
 _MEDIA = b"\xfd"
 
-_TEXT_PART_TYPES = frozenset({"", "text", "input_text", "output_text", "refusal", "thinking"})
+_TEXT_PART_TYPES = frozenset(
+    {"", "text", "input_text", "output_text", "refusal", "thinking", "reasoning_text", "summary_text"}
+)
 
 
 class Message(msgspec.Struct, kw_only=True):
@@ -38,10 +40,25 @@ class Message(msgspec.Struct, kw_only=True):
 
 
 class _Part(msgspec.Struct):
+    """A content part of any dialect: text, media, or one of Anthropic's tool blocks."""
+
     type: str = ""
     text: str | None = None
     refusal: str | None = None
     thinking: str | None = None
+    id: msgspec.Raw = msgspec.Raw()
+    name: msgspec.Raw = msgspec.Raw()
+    input: msgspec.Raw = msgspec.Raw()
+    tool_use_id: msgspec.Raw = msgspec.Raw()
+    content: msgspec.Raw = msgspec.Raw()
+    source: msgspec.Raw = msgspec.Raw()
+    """Anthropic's media; hashed alone, for the cache marks beside it wander from turn to turn."""
+
+    def written(self) -> str | None:
+        """The text of a text part; None for every other kind."""
+        if self.type not in _TEXT_PART_TYPES:
+            return None
+        return next((text for text in (self.text, self.refusal, self.thinking) if text is not None), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +72,7 @@ class PromptChain:
 
 
 _decode_part = msgspec.json.Decoder(_Part | str).decode
+_decode_parts = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def root_seed(model: str, *, endpoint: Endpoint, cache_salt: bytes | msgspec.Raw = b"") -> int:
@@ -109,6 +127,8 @@ def token_chain(token_ids: Sequence[int], *, seed: int, block_bytes: int = 256) 
 
 def block_hashes(stream: bytes, *, seed: int, block_bytes: int = 256) -> tuple[int, ...]:
     """The chained 64-bit hashes of the whole blocks of `stream`."""
+    if len(stream) < block_bytes:
+        return ()
     whole = len(stream) - len(stream) % block_bytes
     # iter_unpack slices in C: a quarter faster than slicing here.
     blocks = struct.iter_unpack(f"{block_bytes}s", memoryview(stream)[:whole])
@@ -146,24 +166,39 @@ class _Stream:
     def _join_parts(self, parts: Iterable[msgspec.Raw]) -> bytes:
         return b"".join([self._part(raw) for raw in parts])
 
-    def _part(self, raw: msgspec.Raw) -> bytes:
-        text = _text_of(raw)
+    def _part(self, raw: msgspec.Raw, *, inside_result: bool = False) -> bytes:
+        part = _read_part(raw)
+        if part is None:
+            return self._media(raw)
+        text = part if isinstance(part, str) else part.written()
         if text is not None:
             return _FIELD + text.encode()
+        assert isinstance(part, _Part)
+        if part.type == "tool_use":
+            return b"".join((_FIELD, part.id, _FIELD, part.name, _FIELD, part.input))
+        # A result inside a result is nobody's; following it would take quadratic time.
+        if part.type == "tool_result" and not inside_result:
+            return b"".join((_FIELD, part.tool_use_id, self._result(part.content)))
+        return self._media(part.source or raw)
+
+    def _result(self, content: msgspec.Raw) -> bytes:
+        """What a tool gave back: a string, or parts with images among them."""
+        try:
+            parts = _decode_parts(content)
+        except (msgspec.DecodeError, RecursionError):
+            return _FIELD + bytes(content)
+        return b"".join([self._part(raw, inside_result=True) for raw in parts])
+
+    def _media(self, raw: msgspec.Raw) -> bytes:
         stand_in = _MEDIA + xxh3_64_digest(raw)
         self.media_parts += 1
         self.media_bytes += len(stand_in)
         return stand_in
 
 
-def _text_of(raw: msgspec.Raw) -> str | None:
-    """The text of a content part; None for media, and for what the worker will have to judge."""
+def _read_part(raw: msgspec.Raw) -> _Part | str | None:
+    """None for what the worker will have to judge."""
     try:
-        part = _decode_part(raw)
+        return _decode_part(raw)
     except (msgspec.DecodeError, RecursionError):
         return None
-    if isinstance(part, str):
-        return part
-    if part.type not in _TEXT_PART_TYPES:
-        return None
-    return next((text for text in (part.text, part.refusal, part.thinking) if text is not None), None)

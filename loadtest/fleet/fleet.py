@@ -100,6 +100,7 @@ def _start_gateway(
     tree = {
         **spec.settings,
         "server": {"host": "127.0.0.1", "port": port},
+        "admin": {"port": None},
         "workers": [
             {
                 "id": worker["name"],

@@ -28,6 +28,8 @@ class Envelope:
     model: str
     details: bool
     """Whether usage tells the cached prompt tokens."""
+    max_model_len: int
+    """The most tokens of prompt and answer together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,20 +112,23 @@ def _created_tokens(running: Running, remote_tokens: int, block_tokens: int) -> 
 
 def _chat_choice(request: GenerationRequest, plan: Plan) -> Json:
     token_ids = plan.token_ids(0, plan.output_tokens)
-    message = {
+    message: Json = {
         "role": "assistant",
-        "content": plan.text(0, plan.output_tokens).decode(),
+        "content": "" if plan.call else plan.text(0, plan.output_tokens).decode(),
         "refusal": None,
         "annotations": None,
         "audio": None,
         "function_call": None,
-        "reasoning": None,
     }
+    if plan.call and plan.script:
+        function = {"name": plan.call.name, "arguments": plan.script.arguments}
+        message["tool_calls"] = [{"id": plan.call.call_id, "type": "function", "function": function}]
+    message["reasoning"] = None
     return {
         "index": plan.index,
         "message": message,
         "logprobs": None if request.logprobs is None else chat_logprobs(token_ids, request.logprobs),
-        "finish_reason": plan.finish_reason,
+        "finish_reason": plan.told_reason,
         "stop_reason": None,
         "token_ids": token_ids if request.return_token_ids else None,
         "routed_experts": None,

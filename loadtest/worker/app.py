@@ -8,7 +8,9 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, MutableMapping
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import parse_qsl
 
+from loadtest.worker.cuts import Cut
 from loadtest.worker.errors import ApiError
 from loadtest.worker.generation import ClientLeft
 
@@ -17,6 +19,8 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
+CUT_EXTENSION = "emulator.cut"
+"""Under this name a scope's extensions may have a `Cut` of the answer."""
 JSON = b"application/json"
 EVENT_STREAM = b"text/event-stream; charset=utf-8"
 Headers = Iterable[tuple[bytes, bytes]]
@@ -28,6 +32,9 @@ class HttpCall:
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
+        self.cut: Cut | None = scope.get("extensions", {}).get(CUT_EXTENSION)
+        """Where the answer is to end before its time, if anywhere."""
+        self._query: bytes = scope.get("query_string", b"")
         self._headers: Headers = scope["headers"]
         self._receive = receive
         self._send = send
@@ -36,16 +43,33 @@ class HttpCall:
         """The value of a header, whose name is given in lower case."""
         return next((value.decode("latin-1") for key, value in self._headers if key == name), None)
 
+    def query(self, name: str) -> str | None:
+        """The first value of a query parameter."""
+        return next((value for key, value in parse_qsl(self._query.decode("latin-1")) if key == name), None)
+
     async def json_body(self) -> bytes:
         """The body, not yet decoded; raises ApiError where it is not announced as JSON."""
         media_type = (self.header(b"content-type") or "").partition(";")[0].strip().lower()
         if media_type != "application/json":
             raise ApiError.media_type()
-        return await self._body()
+        return await self.body()
 
-    async def reply(self, status: int, body: bytes, *, content_type: bytes | None = JSON) -> None:
+    async def body(self) -> bytes:
+        """The body, whatever it is announced as; raises ClientLeft where it does not come."""
+        parts = []
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientLeft
+            parts.append(message.get("body", b""))
+            if not message.get("more_body", False):
+                return b"".join(parts)
+
+    async def reply(
+        self, status: int, body: bytes, *, content_type: bytes | None = JSON, headers: Headers = ()
+    ) -> None:
         """A whole answer."""
-        headers = [(b"content-length", b"%d" % len(body))]
+        headers = [*headers, (b"content-length", b"%d" % len(body))]
         if content_type is not None:
             headers.append((b"content-type", content_type))
         await self._start(status, headers)
@@ -81,16 +105,6 @@ class HttpCall:
 
     async def _start(self, status: int, headers: Headers) -> None:
         await self._send({"type": "http.response.start", "status": status, "headers": list(headers)})
-
-    async def _body(self) -> bytes:
-        parts = []
-        while True:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise ClientLeft
-            parts.append(message.get("body", b""))
-            if not message.get("more_body", False):
-                return b"".join(parts)
 
     async def _until_left(self, on_left: Callable[[], None]) -> None:
         while (await self._receive())["type"] != "http.disconnect":

@@ -1,6 +1,6 @@
 """The JSON bodies that a client sends, and what is said when one does not fit.
 
-Fields that change nothing here (temperature beyond its check, penalties, response formats) are read over.
+Fields that change nothing here (temperature beyond its check, penalties, stop strings) are read over.
 Numbers in strings are taken as numbers, as pydantic does in vLLM.
 """
 
@@ -71,6 +71,44 @@ class _Generation(Struct, frozen=True, kw_only=True):
     kv_transfer_params: KvTransferParams | None = None
 
 
+class FunctionName(Struct, frozen=True):
+    """The function in a `tool_choice`."""
+
+    name: str
+
+
+class NamedTool(Struct, frozen=True):
+    """A `tool_choice` that names the tool."""
+
+    function: FunctionName
+
+
+class FunctionDefinition(Struct, frozen=True):
+    """A function that the model may call; `parameters` is a JSON schema."""
+
+    name: str
+    parameters: dict[str, Any] | None = None
+
+
+class Tool(Struct, frozen=True):
+    """One of a request's `tools`."""
+
+    function: FunctionDefinition
+
+
+class JsonSchema(Struct, frozen=True, rename={"body": "schema"}):
+    """The schema of a `response_format`."""
+
+    body: dict[str, Any] | None = None
+
+
+class ResponseFormat(Struct, frozen=True):
+    """`text`, `json_object` or `json_schema`."""
+
+    type: str
+    json_schema: JsonSchema | None = None
+
+
 class ChatBody(_Generation, frozen=True, kw_only=True):
     """POST /v1/chat/completions."""
 
@@ -80,6 +118,8 @@ class ChatBody(_Generation, frozen=True, kw_only=True):
     logprobs: bool | None = False
     top_logprobs: int | None = 0
     tools: Raw = Raw()
+    tool_choice: str | NamedTool | None = None
+    response_format: ResponseFormat | None = None
     add_generation_prompt: bool | None = True
 
 
@@ -125,6 +165,7 @@ class KvReleaseBody(Struct, frozen=True, kw_only=True):
 
 CHAT = Decoder(ChatBody, strict=False)
 COMPLETION = Decoder(CompletionBody, strict=False)
+TOOLS = Decoder(list[Tool])
 TOKENIZE = Decoder(TokenizeBody, strict=False)
 DETOKENIZE = Decoder(DetokenizeBody, strict=False)
 KV_CLAIM = Decoder(KvClaimBody)

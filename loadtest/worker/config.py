@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gateway.core.types import Role
+from loadtest.worker.faults import Fault
 
 
 class KvLoadFailurePolicy(StrEnum):
@@ -18,6 +19,17 @@ class KvLoadFailurePolicy(StrEnum):
     """Prefill the prompt here."""
 
 
+class Task(StrEnum):
+    """What a worker's model can do; a vLLM server has the routes of its model's tasks, and no others."""
+
+    GENERATE = "generate"
+    """Completions, chat, responses, messages."""
+    POOLING = "pooling"
+    """Embeddings, scores, reranking, pooling."""
+    TRANSCRIPTION = "transcription"
+    """Speech to text."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
     """One emulated worker. Raises ValueError for a setting that no worker can have."""
@@ -27,6 +39,12 @@ class WorkerConfig:
     """Name of the engine preset, such as `h100-llama70b-tp4`."""
     model: str
     """The model name that clients ask for."""
+    adapters: tuple[str, ...] = ()
+    """LoRA adapters of the model: clients may ask for them by name as well."""
+    tasks: tuple[Task, ...] = (Task.GENERATE,)
+    """What the model can do."""
+    faults: tuple[Fault, ...] = ()
+    """Faults that it has from the start."""
     role: Role = Role.BOTH
     """What the fleet means this worker for. Like vLLM it does not refuse the other leg."""
     host: str = "127.0.0.1"

@@ -4,9 +4,12 @@ Every refusal is an `ApiError`; its words and shape follow recordings of vLLM 0.
 fails the body's schema has the type "Bad Request", what fails a later check "BadRequestError".
 """
 
+from http import HTTPStatus
 from typing import Self
 
 import msgspec
+
+_STATUSES = frozenset(HTTPStatus)
 
 
 class ApiError(Exception):
@@ -49,6 +52,13 @@ class ApiError(Exception):
         """A model that this server does not have."""
         message = f"The model `{asked}` does not exist. Valid aliases: {served}."
         return cls(404, message, kind="NotFoundError", param="model")
+
+    @classmethod
+    def of_status(cls, status: int) -> Self:
+        """An error of any status, named after it."""
+        phrase = HTTPStatus(status).phrase if status in _STATUSES else "Unknown"
+        kind = "".join(word.title() for word in phrase.split())
+        return cls(status, phrase, kind=kind if kind.endswith("Error") else f"{kind}Error")
 
     @classmethod
     def internal(cls) -> Self:

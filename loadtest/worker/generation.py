@@ -20,6 +20,7 @@ from loadtest.engine.types import (
 )
 from loadtest.worker import filler, tokenizer
 from loadtest.worker.errors import ApiError
+from loadtest.worker.forms import Piece, Script, ToolCall
 from loadtest.worker.host import EngineHost
 from loadtest.worker.metrics import WorkerStats
 from loadtest.worker.pd import RemotePull
@@ -40,11 +41,15 @@ class Plan:
     prompt: Prompt
     block_hashes: tuple[int, ...]
     output_tokens: int
+    worded_tokens: int
+    """Output tokens that have words: the end-of-text token of a natural answer has none."""
     finish_reason: str
     """`stop` where the answer ends by itself, else `length`."""
     key: int
     """The key of its words."""
     holds_kv: bool
+    script: Script | None = None
+    """What it must say; None leaves it to the filler."""
 
     @property
     def full_blocks(self) -> int:
@@ -52,9 +57,27 @@ class Plan:
         return len(self.block_hashes)
 
     def text(self, first: int, count: int) -> bytes:
-        """The words of `count` output tokens; the end-of-text token of a natural answer has none."""
-        end = min(first + count, self.output_tokens - (self.finish_reason == "stop"))
+        """The words of `count` output tokens."""
+        end = min(first + count, self.worded_tokens)
+        if self.script is not None:
+            return self.script.words(first, end)
         return filler.words(self.key, first=first, count=max(0, end - first))
+
+    def piece(self, first: int, count: int) -> Piece:
+        """What `count` output tokens add to a stream: text, or a part of a tool call."""
+        if self.script is None or self.script.call is None:
+            return Piece(text=self.text(first, count))
+        return self.script.piece(first, first + count)
+
+    @property
+    def call(self) -> ToolCall | None:
+        """The tool call that it makes, if it comes to its end."""
+        return None if self.script is None or self.finish_reason != "stop" else self.script.call
+
+    @property
+    def told_reason(self) -> str:
+        """The finish reason as OpenAI has it."""
+        return "tool_calls" if self.call is not None and not self.call.named else self.finish_reason
 
     def token_ids(self, first: int, count: int) -> list[int]:
         """The ids of `count` output tokens."""
@@ -92,7 +115,8 @@ def make_plans(
         for choice in range(request.choices):
             index = len(plans)
             key = filler.answer_key(f"{response_id if request.seed is None else request.seed}/{index}")
-            output_tokens, finish_reason = _length(request, key, limit)
+            script = None if request.form is None else request.form.script(key, limit_tokens=limit)
+            output_tokens, finish_reason = _length(request, key, limit, script)
             plans.append(
                 Plan(
                     index=index,
@@ -100,17 +124,20 @@ def make_plans(
                     prompt=prompt,
                     block_hashes=hashes,
                     output_tokens=output_tokens,
+                    worded_tokens=output_tokens - (finish_reason == "stop"),
                     finish_reason=finish_reason,
                     key=key,
                     # As in vLLM, only an answer that was cut short hands its KV over.
                     holds_kv=bool(request.kv.do_remote_decode) and finish_reason == "length" and index == 0,
+                    script=None if script is None else script.lasting(output_tokens),
                 )
             )
     return plans
 
 
-def _length(request: GenerationRequest, key: int, limit_tokens: int) -> tuple[int, str]:
-    wanted = limit_tokens if request.ignore_eos else max(filler.natural_length(key), request.min_tokens)
+def _length(request: GenerationRequest, key: int, limit_tokens: int, script: Script | None) -> tuple[int, str]:
+    natural = filler.natural_length(key) if script is None else tokenizer.count_tokens(script.text) + 1
+    wanted = limit_tokens if request.ignore_eos else max(natural, request.min_tokens)
     return (wanted, "stop") if wanted < limit_tokens else (limit_tokens, "length")
 
 

@@ -5,11 +5,21 @@ sampling parameters, the prompts' lengths.
 """
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from loadtest.worker import tokenizer
-from loadtest.worker.bodies import ChatBody, CompletionBody, KvTransferParams, Message, StreamOptions
+from loadtest.worker import bodies, tokenizer
+from loadtest.worker.bodies import (
+    ChatBody,
+    CompletionBody,
+    KvTransferParams,
+    Message,
+    NamedTool,
+    StreamOptions,
+    is_null,
+)
 from loadtest.worker.errors import ApiError
+from loadtest.worker.forms import AnswerForm
 
 MAX_LOGPROBS = 20
 """vLLM's default for --max-logprobs."""
@@ -55,11 +65,13 @@ class GenerationRequest:
     kv: KvTransferParams
     temperature: float | None
     top_p: float | None
+    form: AnswerForm | None = None
+    """What the answer must look like; None leaves it free."""
 
-    def check(self, *, served_model: str, max_model_len: int) -> None:
+    def check(self, *, served_models: Sequence[str], max_model_len: int) -> None:
         """Raise ApiError for the first thing that vLLM would refuse."""
-        if self.model is not None and self.model != served_model:
-            raise ApiError.no_such_model(self.model, served_model)
+        if self.model is not None and self.model not in served_models:
+            raise ApiError.no_such_model(self.model, ", ".join(served_models))
         self._check_sampling(max_model_len)
         for prompt in self.prompts:
             _check_length(prompt, self.max_tokens, max_model_len)
@@ -113,6 +125,7 @@ def from_chat(body: ChatBody) -> GenerationRequest:
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         prompt_logprobs=body.prompt_logprobs,
         echo=False,
+        form=_form(body),
     )
 
 
@@ -161,6 +174,7 @@ def _request(
     logprobs: int | None,
     prompt_logprobs: int | None,
     echo: bool,
+    form: AnswerForm | None = None,
 ) -> GenerationRequest:
     options = _stream_options(body)
     return GenerationRequest(
@@ -183,7 +197,30 @@ def _request(
         kv=body.kv_transfer_params or KvTransferParams(),
         temperature=body.temperature,
         top_p=body.top_p,
+        form=form,
     )
+
+
+def _form(body: ChatBody) -> AnswerForm | None:
+    """A tool that must be called comes before a format; one that only may be called never is."""
+    if body.tool_choice not in {None, "none", "auto"}:
+        return _call_form(body)
+    asked = body.response_format
+    if asked is None or asked.type not in {"json_object", "json_schema"}:
+        return None
+    return AnswerForm(schema=(asked.json_schema and asked.json_schema.body) or {})
+
+
+def _call_form(body: ChatBody) -> AnswerForm:
+    if is_null(body.tools):
+        raise ApiError.bad_request("When using `tool_choice`, `tools` must be set.", param="tool_choice")
+    tools = {tool.function.name: tool.function for tool in bodies.decode(bodies.TOOLS, bytes(body.tools))}
+    named = isinstance(body.tool_choice, NamedTool)
+    name = body.tool_choice.function.name if isinstance(body.tool_choice, NamedTool) else next(iter(tools), None)
+    if name not in tools:
+        words = "The tool specified in `tool_choice` does not match any of the specified `tools`"
+        raise ApiError.bad_request(words, param="tool_choice")
+    return AnswerForm(schema=tools[name].parameters or {"type": "object"}, tool=name, named=named)
 
 
 def _stream_options(body: ChatBody | CompletionBody) -> StreamOptions:

@@ -18,8 +18,12 @@ from loadtest.engine.presets import UnknownEngine, load_engine
 from loadtest.worker.api import Worker
 from loadtest.worker.app import WorkerApp
 from loadtest.worker.config import WorkerConfig
+from loadtest.worker.control import FaultRoutes, FleetControl
+from loadtest.worker.faults import FaultSwitches
 from loadtest.worker.host import Clock, EngineHost, LoopClock
 from loadtest.worker.pd import HttpKvPeers, KvPeers
+from loadtest.worker.sabotage import Saboteur
+from loadtest.worker.transport import OpenProtocol
 
 BACKLOG = 2048
 KEEP_ALIVE_S = 5
@@ -65,22 +69,26 @@ async def serve_workers(
     *,
     stop: asyncio.Event,
     on_ready: Callable[[list[BoundWorker]], None],
+    control: FleetControl | None = None,
 ) -> None:
     """Serve until `stop` is set; `on_ready` is called once, when every worker answers.
 
-    Raises OSError for an address that cannot be bound, UnknownEngine or ValueError for a worker that cannot be built.
+    `control` is filled with the workers, whose faults it turns on and off. Raises OSError for an address that cannot
+    be bound, UnknownEngine or ValueError for a worker that cannot be built.
     """
     peers = HttpKvPeers()
     clock = LoopClock()
-    servers = [_bind(config, peers, clock) for config in configs]
+    control = FleetControl() if control is None else control
+    servers = [_bind(config, peers, clock, control) for config in configs]
     async with asyncio.TaskGroup() as tasks:
         serving = [tasks.create_task(server.serve(sockets=[server.listener])) for server in servers]
         for server in servers:
             await server.ready.wait()
+        await control.begin()
         on_ready([server.bound for server in servers])
         await stop.wait()
         for server in servers:
-            server.should_exit = True
+            server.leave_off()
         await asyncio.wait(serving, timeout=STOP_PATIENCE_S)
         for server in servers:
             server.worker.break_off()
@@ -88,12 +96,16 @@ async def serve_workers(
 
 
 class _Server(uvicorn.Server):
-    """A server that tells when it is ready and leaves signals to the process."""
+    """A server that tells when it is ready, leaves signals to the process, and can close its door for a while."""
 
-    def __init__(self, worker: Worker, listener: socket.socket, bound: BoundWorker) -> None:
+    def __init__(self, worker: Worker, listener: socket.socket, bound: BoundWorker, *, control: FleetControl) -> None:
+        switches = FaultSwitches(worker.config.faults)
+        control.add(bound.name, switches, self)
+        app = WorkerApp({**worker.routes(), **FaultRoutes(control, bound.name).routes()})
+        self._saboteur = Saboteur(app, switches, drop_kv=worker.serving.drop_kv)
         config = uvicorn.Config(
-            WorkerApp(worker.routes()),
-            http="httptools",
+            self._saboteur,
+            http=OpenProtocol,
             ws="none",
             lifespan="off",
             access_log=False,
@@ -114,21 +126,41 @@ class _Server(uvicorn.Server):
         await super().startup(sockets=sockets)
         self.ready.set()
 
+    async def refuse(self) -> None:
+        """Stop listening and end every connection, as a process does that dies."""
+        for server in self.servers:
+            server.close()
+        for connection in list(self.server_state.connections):
+            connection.transport.close()
+        self.listener.close()
+        # uvloop lets go of the socket a turn of the loop later, and tells nobody.
+        while self.listener.fileno() != -1:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+    async def listen(self) -> None:
+        """Listen again, on the same port; raises OSError if it has been taken."""
+        self.listener = _listener(self.worker.config.host, self.bound.port)
+        await self.startup(sockets=[self.listener])
+
+    def leave_off(self) -> None:
+        """Begin to stop; calls that hang have no answer to wait for."""
+        self.should_exit = True
+        self._saboteur.break_off()
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
 
-def _bind(config: WorkerConfig, peers: KvPeers, clock: Clock) -> _Server:
-    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    listener = socket.create_server((config.host, config.port), family=family, backlog=BACKLOG)
+def _listener(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=BACKLOG)
+
+
+def _bind(config: WorkerConfig, peers: KvPeers, clock: Clock, control: FleetControl) -> _Server:
+    listener = _listener(config.host, config.port)
     port: int = listener.getsockname()[1]
     host = _advertised_host(config)
-    try:
-        worker = build_worker(config, address=(host, port), peers=peers, clock=clock)
-    except (UnknownEngine, ValueError):
-        listener.close()
-        raise
     bound = BoundWorker(
         name=config.name,
         role=config.role,
@@ -137,7 +169,12 @@ def _bind(config: WorkerConfig, peers: KvPeers, clock: Clock) -> _Server:
         port=port,
         url=f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}",
     )
-    return _Server(worker, listener, bound)
+    try:
+        worker = build_worker(config, address=(host, port), peers=peers, clock=clock)
+        return _Server(worker, listener, bound, control=control)
+    except (UnknownEngine, ValueError):
+        listener.close()
+        raise
 
 
 def _advertised_host(config: WorkerConfig) -> str:

@@ -12,6 +12,7 @@ import msgspec
 from loadtest.worker import tokenizer
 from loadtest.worker.answers import FINGERPRINT, Envelope, Usage
 from loadtest.worker.errors import ApiError
+from loadtest.worker.forms import Piece
 from loadtest.worker.generation import Delta, Plan
 from loadtest.worker.logprobs import chat_logprobs, completion_logprobs
 from loadtest.worker.requests import GenerationRequest
@@ -36,9 +37,18 @@ class StreamWriter(ABC):
             "model": envelope.model,
         }
         self._head = b"data: " + msgspec.json.encode(fields)[:-1] + b',"choices":['
-        self._plain = not (request.continuous_usage or request.return_token_ids or request.logprobs is not None)
+        told_more = request.continuous_usage or request.return_token_ids or request.logprobs is not None
+        self._plain = not told_more and request.form is None
         self._unopened: Sequence[Plan] = plans
         self._frames = [self._frame(plan.index) for plan in plans]
+
+    def begin(self) -> bytes:
+        """What is said before the engine has begun: nothing."""
+        return b""
+
+    def failure(self, error: ApiError) -> bytes:
+        """A failure after the stream began: the error as an event, then the end."""
+        return b"data: " + error.body() + b"\n\n" + DONE
 
     def end(self, usage: Usage) -> bytes:
         """Usage, where the client asked for it, and the end of the stream."""
@@ -52,10 +62,16 @@ class StreamWriter(ABC):
         if self._plain and delta.first and not delta.ended:
             prefix, suffix = self._frames[delta.plan.index]
             return prefix + delta.plan.text(delta.first, delta.count) + suffix
+        if not self._tells(delta):
+            return self._take_opening()
         tail = self._usage_so_far(delta.first + delta.count)
         if last and not self._request.include_usage:
             tail += _FINGERPRINT_FIELD
         return self._take_opening() + self._event(self._choice(delta), tail)
+
+    def _tells(self, delta: Delta) -> bool:  # noqa: ARG002 - of a completion, every token is told
+        """Whether these tokens have an event: not those that wrap a tool call."""
+        return True
 
     @abstractmethod
     def _frame(self, index: int) -> tuple[bytes, bytes]:
@@ -104,15 +120,17 @@ class _ChatWriter(StreamWriter):
         tail = self._usage_so_far(0) + b',"prompt_token_ids":%b,"prompt_text":null' % prompt_ids
         return self._event(role % plan.index, tail)
 
+    def _tells(self, delta: Delta) -> bool:
+        return delta.ended or self._request.form is None or bool(delta.plan.piece(delta.first, delta.count))
+
     def _choice(self, delta: Delta) -> bytes:
-        text = delta.plan.text(delta.first, delta.count)
         asked = self._request.logprobs
         token_ids = [] if asked is None else delta.plan.token_ids(delta.first, delta.count)
         choice: dict[str, object] = {
             "index": delta.plan.index,
-            "delta": {"content": text.decode()} if text else {},
+            "delta": _chat_delta(delta.plan.piece(delta.first, delta.count)),
             "logprobs": None if asked is None else chat_logprobs(token_ids, asked),
-            "finish_reason": delta.plan.finish_reason if delta.ended else None,
+            "finish_reason": delta.plan.told_reason if delta.ended else None,
         }
         if delta.ended:
             choice["stop_reason"] = None
@@ -161,6 +179,14 @@ def stream_writer(request: GenerationRequest, plans: Sequence[Plan], envelope: E
     return (_ChatWriter if request.chat else _CompletionWriter)(request, plans, envelope)
 
 
-def error_events(error: ApiError) -> bytes:
-    """A failure after the stream began: the error as an event, then the end."""
-    return b"data: " + error.body() + b"\n\n" + DONE
+def _chat_delta(piece: Piece) -> dict[str, object]:
+    if piece.opens is None and not piece.arguments:
+        return {"content": piece.text.decode()} if piece.text else {}
+    call: dict[str, object] = {}
+    function: dict[str, object] = {}
+    if piece.opens is not None:
+        call |= {"id": piece.opens.call_id, "type": "function"}
+        function["name"] = piece.opens.name
+    if piece.arguments:
+        function["arguments"] = piece.arguments.decode()
+    return {"content": None, "tool_calls": [{**call, "index": 0, "function": function}]}

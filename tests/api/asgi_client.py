@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gateway.api.asgi import Message
-from gateway.api.dispatch import AsgiApp
+from gateway.api.asgi import AsgiApp, Message
 
 MANY_TURNS = 200
 """More turns of the event loop than anything here needs."""

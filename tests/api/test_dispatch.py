@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from gateway.api.asgi import Message, Receive, Scope, Send
-from gateway.api.dispatch import AsgiApp, Dispatch
+from gateway.api.asgi import AsgiApp, Message, Receive, Scope, Send
+from gateway.api.dispatch import Dispatch
 from tests.api.asgi_client import AsgiClient
 
 
@@ -26,7 +26,9 @@ DISPATCH = Dispatch(answering(b"hot"), answering(b"rest"))
         ("POST", "/v1/chat/completions", b"hot"),
         ("POST", "/v1/completions", b"hot"),
         ("POST", "/v1/chat/completions/", b"rest"),
-        ("POST", "/v1/embeddings", b"rest"),
+        ("POST", "/v1/embeddings", b"hot"),
+        ("POST", "/v1/messages/count_tokens", b"hot"),
+        ("POST", "/v1/embedding", b"rest"),
         ("GET", "/v1/models", b"rest"),
         ("GET", "/", b"rest"),
     ],

@@ -6,12 +6,15 @@ import json
 import pytest
 
 from gateway.api.hot import HIGH_WATER_BYTES, HotRoutes
+from gateway.api.intake import Intake
+from gateway.api.live import Live
 from gateway.core.types import OutcomeKind
 from gateway.upstream.errors import ErrorKind
 from tests.api.asgi_client import AsgiClient, idle, settle
 from tests.upstream.journey_lab import DONE, JSON_HEAD, MODEL, Lab, chat_body, chunk, whole_answer
 
 MAX_BODY_BYTES = 2000
+PLAIN = chat_body(stream_options={"include_usage": True})
 
 
 class Door:
@@ -19,16 +22,17 @@ class Door:
 
     def __init__(self, lab: Lab | None = None) -> None:
         self.lab = lab or Lab.local()
-        self.app = HotRoutes(self.lab.services, max_body_bytes=MAX_BODY_BYTES, session_headers=("x-session-id",))
+        self.live = Live(session_headers=("x-session-id",))
+        self.app = HotRoutes(self.lab.services, Intake(self.live), max_body_bytes=MAX_BODY_BYTES)
 
     def client(self, **scope: object) -> AsgiClient:
         self.lab.requests += 1
         return AsgiClient(self.app, **scope)  # type: ignore[arg-type] # passed on as it comes
 
     async def begun(self, body: bytes | None = None, **scope: object) -> AsgiClient:
-        """A request that has reached its worker."""
+        """A request that has reached its worker; by default one whose stream passes unedited."""
         legs = len(self.lab.pool.legs)
-        client = self.client(**scope).start(chat_body() if body is None else body)
+        client = self.client(**scope).start(PLAIN if body is None else body)
         await settle(lambda: len(self.lab.pool.legs) > legs)
         return client
 
@@ -65,7 +69,7 @@ async def test_a_whole_answer_keeps_its_length(door: Door) -> None:
 
 
 async def test_a_body_in_pieces_is_one_body(door: Door) -> None:
-    body = chat_body()
+    body = PLAIN
     client = door.client().start(body[:10], b"", body[10:11], body[11:])
     await settle(lambda: door.lab.pool.legs)
     assert door.lab.leg.body == body

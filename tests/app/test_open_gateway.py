@@ -10,10 +10,13 @@ from typing import Any
 
 import httpx
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.app import Gateway, open_gateway
+from gateway.core.health import HealthState
 from gateway.core.path.rules import AlwaysLocal
 from gateway.core.policy import Policy
+from gateway.core.types import WorkerId
 from gateway.settings import Settings, SettingsError, load_settings
 from gateway.telemetry.decisions import read_decision_log
 from gateway.wire.journal import CallName, read_pairs
@@ -74,6 +77,23 @@ async def test_a_gateway_whose_workers_are_not_known_yet_is_alive_but_not_ready(
         assert answer.json()["reason"] == "no worker that can serve requests is up"
 
 
+async def test_a_gateway_whose_only_worker_is_ejected_still_tries_it_and_is_ready() -> None:
+    async with open_gateway(settings(), transport=probes()) as gateway:
+        worker_id = WorkerId("w0")
+        while gateway.router.health.get(worker_id).state is HealthState.CLOSED:
+            gateway.router.health.failed(worker_id, 0.0)
+        assert (await get(gateway, "/readyz")).status_code == 200
+
+
+@pytest.mark.parametrize("request_log", [True, False])
+async def test_a_line_is_logged_per_request_only_where_it_is_wanted(request_log: bool) -> None:
+    with capture_logs() as logs:
+        async with open_gateway(settings(telemetry={"request_log": request_log}), transport=probes()) as gateway:
+            client = AsgiClient(gateway.asgi).start(b"{bad")
+            await client.task
+    assert [line["event"] for line in logs].count("request.finished") == request_log
+
+
 async def test_without_workers_requests_get_503() -> None:
     async with open_gateway(Settings(), transport=probes()) as gateway:
         client = AsgiClient(gateway.asgi).start(CHAT)
@@ -94,6 +114,16 @@ async def test_the_instance_names_the_decisions() -> None:
         client = AsgiClient(gateway.asgi).start(CHAT)
         await client.task
         assert (client.header(b"x-tidegate-decision-id") or b"").startswith(b"east-")
+
+
+async def test_gateways_without_a_name_make_different_decision_ids() -> None:
+    ids = set()
+    for _ in range(2):
+        async with open_gateway(settings(), transport=probes()) as gateway:
+            client = AsgiClient(gateway.asgi).start(CHAT)
+            await client.task
+            ids.add(client.header(b"x-tidegate-decision-id"))
+    assert len(ids) == 2
 
 
 async def test_the_body_limit_and_the_session_header_come_from_the_settings() -> None:
@@ -159,7 +189,7 @@ async def test_the_journal_begins_with_its_router_and_holds_every_call(tmp_path:
     with path.open("rb") as lines:
         (opened, _), *calls = read_pairs(lines)
     assert opened.name == CallName.OPEN
-    assert opened.details == {"seed": 7, "instance": "gw"}
+    assert (opened.details["seed"], opened.details["instance"]) == (7, "gw")
     names = [call.name for call, _ in calls]
     assert names.count(CallName.SUBMIT) == 2  # the worker is not there, and there is no other
     assert {CallName.OBSERVE, CallName.SUBMIT} <= set(names)

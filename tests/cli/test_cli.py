@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import typer
+import yaml
 from typer.testing import CliRunner, Result
 
 from gateway import __version__, cli
+from gateway.api.auth import Identity, Keyring
 from gateway.cli import app
 from gateway.settings import Settings
 
@@ -273,3 +275,53 @@ def test_the_load_tests_commands_are_part_of_the_command_line(monkeypatch: pytes
     cli._add_load_commands()
     names = {command.name for command in bare.registered_commands}
     assert {"demo", "fleet", "loadtest", "replay"} <= names
+
+
+# -- keys and health -------------------------------------------------------------------------------------------------
+
+
+def test_a_new_key_is_printed_once_with_the_line_that_lets_it_in(run: Run) -> None:
+    result = run("key", "new", "--name", "ops", "--scope", "data", "--scope", "admin")
+    assert result.exit_code == 0
+    key, line = result.stdout.splitlines()
+    assert key not in line
+    (entry,) = yaml.safe_load(line)
+    settings = Settings(auth={"keys": [entry]})
+    identity = Keyring(settings.auth.keys).authenticate(f"Bearer {key}".encode(), None)
+    assert identity == Identity(name="ops", scopes=frozenset({"data", "admin"}))
+
+
+def test_a_new_key_opens_the_data_routes_where_nothing_is_said(run: Run) -> None:
+    first, second = (run("key", "new").stdout.splitlines() for _ in range(2))
+    assert first[0] != second[0]
+    assert yaml.safe_load(first[1])[0]["scopes"] == ["data"]
+
+
+def test_a_scope_that_is_none_is_refused(run: Run) -> None:
+    assert run("key", "new", "--scope", "everything").exit_code == 2
+
+
+@pytest.mark.parametrize(("status", "exit_code"), [(0, 0), (1, 1)])
+def test_a_health_check_ends_with_what_the_gateway_said(
+    run: Run, monkeypatch: pytest.MonkeyPatch, status: int, exit_code: int
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("gateway.cli.ask", lambda url: asked.append(url) or status)
+    assert run("healthcheck", "--url", "http://127.0.0.1:9/readyz").exit_code == exit_code
+    assert run("healthcheck").exit_code == exit_code
+    assert asked == ["http://127.0.0.1:9/readyz", "http://127.0.0.1:8080/livez"]
+
+
+@pytest.mark.parametrize(
+    ("tree", "words"),
+    [
+        ("admin: {host: 0.0.0.0}\n", "admin.host: 0.0.0.0 can be reached from elsewhere"),
+        ("sidecar: {allow: ['a b']}\n", "sidecar.allow: 'a b'"),
+        ("endpoints: [{id: e, local_url: 'http://h:0', remote_url: 'http://h'}]\n", "endpoints.e.local_url"),
+    ],
+)
+def test_check_says_what_serve_would_refuse(run: Run, tmp_path: Path, tree: str, words: str) -> None:
+    result = run("check", "--config", config(tmp_path, tree))
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: ")
+    assert words in result.stderr

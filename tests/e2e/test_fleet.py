@@ -21,7 +21,7 @@ from loadtest.fleet.pools import parse_pools
 
 pytestmark = pytest.mark.e2e
 
-PATIENCE_S = 10.0
+PATIENCE_S = 20.0
 PROMPT = "the quick brown fox jumps over the lazy dog " * 20
 ROUTES = ("chat/completions", "completions")
 

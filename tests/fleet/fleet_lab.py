@@ -8,12 +8,14 @@ import httpx
 
 from gateway.core.events import Event
 from gateway.core.types import Role, WorkerId
+from gateway.fleet.members import Member, worker_member
 from gateway.fleet.monitor import FleetMonitor
 from gateway.fleet.registry import Registry
 from gateway.settings import FleetSettings, WorkerSettings
 
 Answer = httpx.Response | Exception | Callable[[], Awaitable[httpx.Response]]
 PATIENCE_S = 10.0
+NOW_S = 42.0
 METRICS = b"vllm:num_requests_running 3\nvllm:num_requests_waiting 1\nvllm:kv_cache_usage_perc 0.5\n"
 
 
@@ -70,26 +72,39 @@ class FakeWorker:
         return await found()
 
 
-class Observed:
-    """Keeps events, and lets a test wait for one."""
+class Told:
+    """Keeps the events that it is told."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.ticks: list[float] = []
-        self._told = asyncio.Condition()
-        self._notices: set[asyncio.Task[None]] = set()
 
     def observe(self, event: Event) -> None:
         self.events.append(event)
-        self._notify()
 
     def tick(self, now_s: float) -> None:
         self.ticks.append(now_s)
-        self._notify()
 
     def of(self, kind: type[Any], worker: str) -> list[Any]:
         """The events of one kind about one worker."""
         return [event for event in self.events if isinstance(event, kind) and _worker(event) == worker]
+
+
+class Observed(Told):
+    """Lets a test wait for an event too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told = asyncio.Condition()
+        self._notices: set[asyncio.Task[None]] = set()
+
+    def observe(self, event: Event) -> None:
+        super().observe(event)
+        self._notify()
+
+    def tick(self, now_s: float) -> None:
+        super().tick(now_s)
+        self._notify()
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Wait until what was observed fulfils the condition."""
@@ -106,6 +121,48 @@ class Observed:
             self._told.notify_all()
 
 
+def member(name: str, *, base_path: str = "", role: Role = Role.DECODE, **settings: Any) -> Member:
+    """A worker of this name, at a host of this name."""
+    return worker_member(WorkerSettings(id=name, url=f"http://{name}{base_path}", role=role, **settings))
+
+
+class Fleet(Registry):
+    """A registry whose core is the list `told`, and whose requests in flight are what a test says."""
+
+    def __init__(self, *members: Member, **options: Any) -> None:
+        self.observed = Told()
+        self.busy: dict[str, int] = {}
+        super().__init__(
+            self.observed, clock=lambda: NOW_S, in_flight=lambda worker_id: self.busy.get(worker_id, 0), **options
+        )
+        for each in members:
+            self.add(each)
+
+    @property
+    def told(self) -> list[tuple[str, str]]:
+        """(event, worker) pairs so far."""
+        return [(type(event).__name__, _worker(event)) for event in self.observed.events]
+
+
+class Watched:
+    """A watcher that keeps who is watched."""
+
+    def __init__(self) -> None:
+        self.now: set[str] = set()
+
+    def watch(self, worker_id: WorkerId) -> None:
+        assert worker_id not in self.now
+        self.now.add(worker_id)
+
+    def unwatch(self, worker_id: WorkerId) -> None:
+        self.now.remove(worker_id)
+
+
+def card(model: str, **fields: Any) -> dict[str, Any]:
+    """A model card."""
+    return {"id": model, "object": "model", **fields}
+
+
 class Watch:
     """A monitor over fake workers; the intervals are as short as can be."""
 
@@ -113,10 +170,11 @@ class Watch:
         self, workers: Mapping[str, FakeWorker], *, timeout_s: float = 5.0, base_path: str = "", **settings: Any
     ) -> None:
         self.workers = workers
-        self.registry = Registry(
-            [WorkerSettings(id=name, url=f"http://{name}{base_path}", role=Role.DECODE, **settings) for name in workers]
-        )
         self.observed = Observed()
+        self.in_flight: dict[WorkerId, int] = {}
+        self.registry = Registry(self.observed, clock=lambda: 42.0, in_flight=lambda id_: self.in_flight.get(id_, 0))
+        for name in workers:
+            self.registry.add(member(name, base_path=base_path, **settings))
         transport = httpx.MockTransport(lambda request: workers[request.url.host].answer(request.url.path))
         self.client = httpx.AsyncClient(transport=transport, trust_env=False)
         intervals = FleetSettings(probe_interval_s=0.001, scrape_interval_s=0.001, probe_timeout_s=timeout_s)

@@ -6,13 +6,13 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.core.events import WorkerProbed, WorkerSampled, WorkerUp
+from gateway.core.events import WorkerDown, WorkerProbed, WorkerSampled, WorkerUp
 from gateway.core.types import WorkerId
 from gateway.fleet.monitor import MAX_PAGE_BYTES, MODELS_EVERY_PROBES
 from tests.api.asgi_client import settle
-from tests.fleet.fleet_lab import METRICS, Answer, FakeWorker, Pieces, Watch, cards, hang, page
+from tests.fleet.fleet_lab import METRICS, Answer, FakeWorker, Pieces, Watch, cards, hang, member, page
 
-A = WorkerId("a")
+A, B = WorkerId("a"), WorkerId("b")
 NONSENSE = [
     pytest.param(page(b""), id="nothing"),
     pytest.param(page(b"{"), id="cut short"),
@@ -67,7 +67,7 @@ async def test_a_model_list_that_is_none_is_no_list(answer: Answer) -> None:
     async with Watch({"a": worker}) as watch:
         await watch.monitor.read_models(A)
         assert watch.observed.events == []
-        assert watch.registry.model_cards() == []
+        assert watch.registry.model_cards({}) == []
 
 
 async def test_cards_that_are_none_are_left_out() -> None:
@@ -252,3 +252,32 @@ async def test_only_a_change_of_health_is_logged() -> None:
             worker.answers["/health"] = httpx.Response(500)
             await watch.monitor.probe(A)
     assert [line["healthy"] for line in logs if line["event"] == "worker.probed"] == [True, False]
+
+
+async def test_a_worker_that_joins_is_looked_at_and_watched_until_it_leaves() -> None:
+    newcomer = FakeWorker("llama")
+    async with Watch({"a": FakeWorker("llama")}) as watch:
+        watch.workers |= {"b": newcomer}
+        await watch.monitor.start()
+        watch.registry.add(member("b"))
+        await watch.observed.until(lambda: len(watch.observed.of(WorkerSampled, "b")) > 3)
+        assert newcomer.asked[:3] == ["/health", "/v1/models", "/metrics"]
+        watch.registry.remove(B)
+        asked = len(newcomer.asked)
+        seen = len(watch.observed.of(WorkerSampled, "a"))
+        await watch.observed.until(lambda: len(watch.observed.of(WorkerSampled, "a")) > seen + 5)
+        assert len(newcomer.asked) == asked
+        assert watch.observed.of(WorkerProbed, "b")[-1] in watch.observed.events[: watch.observed.events.index(down(B))]
+
+
+async def test_a_worker_that_drains_leaves_with_the_tick_after_its_last_request() -> None:
+    async with Watch({"a": FakeWorker("llama")}) as watch:
+        watch.in_flight = {A: 1}
+        await watch.monitor.start()
+        assert not watch.registry.remove(A)
+        watch.in_flight = {}
+        await watch.observed.until(lambda: watch.observed.of(WorkerDown, "a"))
+
+
+def down(worker_id: WorkerId) -> WorkerDown:
+    return WorkerDown(at_s=42.0, worker_id=worker_id)

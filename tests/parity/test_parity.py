@@ -20,7 +20,7 @@ from gateway.core.path.rules import AlwaysLocal
 from gateway.core.policy import Policy
 from gateway.core.types import Role
 from gateway.policies import build_policy
-from gateway.settings import Settings, load_settings
+from gateway.settings import DynamoSettings, RoutingSettings, Settings, load_settings
 from gateway.wire.journal import CallName, JournalCall, JournalError, read_pairs
 from loadtest.replay import replay, replay_command
 from loadtest.worker.config import WorkerConfig
@@ -33,6 +33,10 @@ MODEL = "emulated-llm"
 REQUESTS = 60
 AT_ONCE = 6
 LONG_PROMPT = "a long prompt that a prefill worker should compute " * 60
+OTHER_ROUTING = RoutingSettings(
+    policy="dynamo", dynamo=DynamoSettings(eff_isl_threshold=250, eff_isl_ratio_threshold=1.0)
+)
+"""What the second half of the run is decided by."""
 ROLES = {"prefill-0": Role.PREFILL, "decode-0": Role.DECODE, "decode-1": Role.DECODE}
 
 
@@ -79,7 +83,10 @@ async def record(folder: Path) -> Recording:
         async with open_gateway(settings) as gateway:
             turns = asyncio.Semaphore(AT_ONCE)
             async with asyncio.timeout(30):
-                await asyncio.gather(*(one_request(gateway.asgi, number, turns) for number in range(REQUESTS)))
+                half = REQUESTS // 2
+                await asyncio.gather(*(one_request(gateway.asgi, number, turns) for number in range(half)))
+                await gateway.reloader.put_routing(OTHER_ROUTING)
+                await asyncio.gather(*(one_request(gateway.asgi, number, turns) for number in range(half, REQUESTS)))
             assert len(gateway.router.ledger) == 0
     return Recording(journal=folder / "journal.jsonl", config=config, settings=settings)
 
@@ -159,6 +166,7 @@ def test_the_run_holds_what_it_should(recording: Recording) -> None:
     assert any(decision["pinned"] for decision in decisions)
     seen = Counter(call.name for call, _ in calls)
     assert seen[CallName.ABORT] > 0
+    assert seen[CallName.ADOPT] == 1
     assert seen[CallName.SUBMIT] >= REQUESTS
     finished = Counter(call.payload.outcome.kind.value for call, _ in calls if isinstance(call.payload, Finished))
     assert finished["cancelled"] == REQUESTS // 10

@@ -45,7 +45,9 @@ from gateway.upstream.journey import Journey
 from gateway.upstream.origin import Origin
 from gateway.upstream.pool import UpstreamPool
 from gateway.upstream.services import ClientRequest, Headers, Services
-from gateway.wire.openai import Peeked, peek
+from gateway.wire.dialects import ROUTES, Dialect
+from gateway.wire.openai import peek
+from gateway.wire.peeked import Peeked
 
 MODEL = "llama"
 SSE_HEAD: Headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"transfer-encoding", b"chunked")]
@@ -415,6 +417,9 @@ class Lab:
         endpoint: Endpoint = Endpoint.CHAT,
         request_id: str = "req-1",
         peeked: Peeked | None = None,
+        dialect: Dialect | None = None,
+        hide_usage: bool = False,
+        own_headers: tuple[tuple[bytes, bytes], ...] = (),
     ) -> Call:
         """A client's request arrives and is begun."""
         body = chat_body() if body is None else body
@@ -426,6 +431,9 @@ class Lab:
             headers=[(b"content-type", b"application/json"), *headers],
             body=body,
             arrived_s=self.clock(),
+            dialect=dialect or ROUTES[target.decode()],
+            hide_usage=hide_usage,
+            own_headers=own_headers,
         )
         self.requests += 1
         return Call(self, request, peeked or self.peek(body, endpoint, headers))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.wire.json_object import replace
+from gateway.wire.json_object import replace, splice
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 values = st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8)
@@ -68,3 +68,29 @@ def test_an_escaped_key_is_the_same_key() -> None:
 def test_what_is_no_object_is_a_value_error(body: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         replace(body, {"a": b"1"})
+
+
+@pytest.mark.parametrize(
+    ("body", "spliced"),
+    [
+        (b'{ "a" : 1 ,\n "b":[ ] }\n', b'{ "a" : true ,\n "b":[ ] }\n'),
+        (b'{"b": 1.0 }', b'{"b": 1.0 ,"a":true}'),
+        (b"{}", b'{"a":true}'),
+        (b'{"x":{"a":2},"a":1}', b'{"x":{"a":2},"a":true}'),
+        (b'{"x":"\\"a\\":1","a":1}', b'{"x":"\\"a\\":1","a":true}'),
+        (b'{"a":1,"a":2}', b'{"a":1,"a":true}'),
+    ],
+)
+def test_a_spliced_member_is_the_only_change(body: bytes, spliced: bytes) -> None:
+    assert splice(body, "a", b"true") == spliced
+
+
+@pytest.mark.parametrize("body", [b'{"x": {"a": 1}, "a": 1}', b'{"a": 1, "x": {"a": 1}}', b'{"a": 1, "a": 1}'])
+def test_a_member_that_stands_in_two_places_is_set_at_the_top(body: bytes) -> None:
+    assert json.loads(splice(body, "a", b"true")) == {**json.loads(body), "a": True}
+
+
+@pytest.mark.parametrize("body", [b"[]", b"", b"1", b'{"a":', b'{"a":' + b"[" * 100_000])
+def test_what_is_no_object_cannot_be_spliced(body: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        splice(body, "a", b"1")

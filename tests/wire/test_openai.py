@@ -10,6 +10,7 @@ from gateway.wire.disagg.nixl import decode_body, prefill_body
 from gateway.wire.errors import ApiError
 from gateway.wire.openai import Peeked, peek
 
+ENDPOINTS = st.sampled_from([Endpoint.CHAT, Endpoint.COMPLETIONS])
 ID = RequestId("r-1")
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 COMPLETION = {"model": "m", "prompt": "hello"}
@@ -341,12 +342,12 @@ KNOWN_FIELDS = [
 ]  # fmt: skip
 
 
-@given(st.binary(), st.sampled_from(Endpoint))
+@given(st.binary(), ENDPOINTS)
 def test_peek_never_raises_on_bytes(body: bytes, endpoint: Endpoint) -> None:
     assert isinstance(look(body, endpoint), ApiError)
 
 
-@given(st.dictionaries(st.sampled_from(KNOWN_FIELDS), json_values), st.sampled_from(Endpoint))
+@given(st.dictionaries(st.sampled_from(KNOWN_FIELDS), json_values), ENDPOINTS)
 def test_peek_never_raises_on_json(fields: dict[str, Any], endpoint: Endpoint) -> None:
     result = look({"model": "m", "prompt": "p", "messages": [{"role": "user"}], **fields}, endpoint)
     if isinstance(result, ApiError):
@@ -363,7 +364,7 @@ def test_peek_never_raises_on_a_damaged_body(noise: bytes, at: int) -> None:
     assert look(body[:at] + noise + body[at + len(noise) :], Endpoint.CHAT) is not None
 
 
-@given(st.binary(max_size=9), st.integers(0, 150), st.sampled_from(Endpoint))
+@given(st.binary(max_size=9), st.integers(0, 150), ENDPOINTS)
 def test_a_body_that_is_accepted_can_be_edited_for_both_legs(noise: bytes, at: int, endpoint: Endpoint) -> None:
     body = json.dumps({**CHAT, **COMPLETION, "temperature": 0.5, "user": "someone", "x": {"y": ["z"]}}).encode()
     body = body[:at] + noise + body[at:]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.core.types import Endpoint, RequestId
+from gateway.wire.dialects import ROUTES
 from gateway.wire.disagg.nixl import decode_body, parse_prefill_answer, prefill_body
 from gateway.wire.engine_metrics import parse_sample
 from gateway.wire.errors import ApiError
@@ -14,6 +15,7 @@ from gateway.wire.json_object import replace
 from gateway.wire.openai import Peeked, peek
 from gateway.wire.sse import SseScanner
 from gateway.wire.usage import Usage, usage_from_json
+from gateway.wire.usage_edit import StreamEdit, set_cached_tokens
 
 pytestmark = pytest.mark.shared_data
 
@@ -225,6 +227,60 @@ def test_a_recorded_decode_stream(recordings: Any, folder: str) -> None:
 def test_editing_a_recorded_answer_changes_only_what_was_asked(recordings: Any) -> None:
     body = recordings.http("tiny/chat_plain.response").body
     assert replace(body, {"created": b"1"}) == re.sub(rb'"created":\d+', b'"created":1', body)
+
+
+# --- dialects ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "max_output_tokens"),
+    [
+        ("responses_plain", "/v1/responses", 8),
+        ("anthropic_messages", "/v1/messages", 8),
+        ("tokenize_chat", "/tokenize", None),
+        ("tokenize_prompt", "/tokenize", None),
+        ("detokenize", "/detokenize", None),
+    ],
+)
+def test_a_recorded_request_of_another_dialect(
+    recordings: Any, name: str, path: str, max_output_tokens: int | None
+) -> None:
+    peeked = ROUTES[path].peek(recordings.http(f"tiny/{name}.request").body, request_id=RequestId("r"))
+    assert isinstance(peeked, Peeked)
+    assert (peeked.raw_model, peeked.facts.max_output_tokens) == ("tiny-llama", max_output_tokens)
+
+
+def test_usage_in_the_other_dialects_recorded_answers(recordings: Any) -> None:
+    expected = Usage(input_tokens=11, cached_tokens=0, output_tokens=8)
+    for name, path in (("responses_plain", "/v1/responses"), ("anthropic_messages", "/v1/messages")):
+        assert ROUTES[path].usage_of(recordings.http(f"tiny/{name}.response").body) == expected
+    pooled = Usage(input_tokens=7, cached_tokens=None, output_tokens=0)
+    for name, path in (("embeddings", "/v1/embeddings"), ("pooling_embed", "/pooling")):
+        assert ROUTES[path].usage_of(recordings.bytes(f"http/pooling/{name}.json")) == pooled
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_hiding_the_usage_of_a_recorded_stream(recordings: Any, engine: str) -> None:
+    for name in ("chat_stream", "chat_stream_usage", "chat_stream_usage_continuous", "cmpl_stream_usage"):
+        body = recordings.http(f"{engine}/{name}.response").body
+        events = body.split(b"\n\n")
+        kept = b"\n\n".join(event for event in events if b'"choices":[],' not in event)
+        for read_bytes in (len(body), 50):
+            edit = StreamEdit(hide_usage=True)
+            told = [edit.feed(body[at : at + read_bytes]) for at in range(0, len(body), read_bytes)]
+            assert b"".join([*told, edit.finish()]) == kept, name
+        # The other engine takes no notice of stream_options.
+        assert (kept != body) == (engine == "tiny" and "usage" in name)
+
+
+@pytest.mark.parametrize("folder", PD_FOLDERS)
+def test_the_cached_tokens_of_a_recorded_decode_leg(recordings: Any, folder: str) -> None:
+    stream = recordings.bytes(f"http/{folder}/nixl_chat_stream.2.decode.response.sse")
+    edit = StreamEdit(cached_tokens=832)
+    assert edit.feed(stream) + edit.finish() == stream.replace(b'"cached_tokens":0', b'"cached_tokens":832')
+    assert b'"cached_tokens":0' in stream
+    whole = recordings.bytes(f"http/{folder}/nixl_chat.2.decode.response.json")
+    assert set_cached_tokens(whole, 5) == re.sub(rb'"cached_tokens":\d+', b'"cached_tokens":5', whole)
 
 
 # --- metrics -------------------------------------------------------------------------------------------------------

@@ -244,7 +244,7 @@ async def test_nonsense_is_refused_and_named(lab: Lab, body: Any, param: str | N
 async def test_request_that_the_engine_rejects_is_an_internal_error(lab: Lab) -> None:
     """A checked context always fits the KV cache, so this takes a worker whose check was loosened."""
     worker = lab.worker(total_blocks=2, block_tokens=16)
-    worker.worker.max_model_len = 1000
+    worker.worker.serving.max_model_len = 1000
     whole = await lab.post(worker, CHAT, chat("x" * 800, max_tokens=5))
     stream = await lab.post(worker, CHAT, chat("x" * 800, max_tokens=5, stream=True))
     assert (whole.status, stream.status) == (500, 200)

@@ -1,20 +1,19 @@
 """Each recorded request of vLLM 0.32 is answered with the recorded status, head and shape.
 
-Left out are routes that the worker does not have (/v1/responses, /v1/messages, /openapi.json, /load,
-/reset_prefix_cache) and `chat_tool_named_stream`: the worker takes tools but always answers in text. The heads'
-`date`, `server`, `vary` and `connection` are the server's and CORS's business.
+Left out are routes that the worker does not have (/openapi.json, /load, /reset_prefix_cache). The heads' `date`,
+`server`, `vary` and `connection` are the server's and CORS's business.
 """
 
 import pytest
 
 from tests.loadtest.worker import vllm_recordings as recorded
-from tests.loadtest.worker.worker_lab import MODEL, Emulated, Lab, Reply, samples, sse_data
+from tests.loadtest.worker.worker_lab import CHAT, MODEL, Emulated, Lab, Reply, samples, sse_data
 
 pytestmark = pytest.mark.shared_data
 
 ANSWERS = [
     *("chat_plain", "chat_plain_again_cached", "chat_max_tokens_1", "chat_n2", "chat_logprobs"),
-    *("chat_return_token_ids", "chat_json_schema", "chat_tool_auto", "chat_tool_named", "chat_tool_required"),
+    *("chat_return_token_ids", "chat_json_schema", "chat_tool_auto", "responses_plain", "anthropic_messages"),
     *("cmpl_plain", "cmpl_n2", "cmpl_list_prompts", "cmpl_token_prompt", "cmpl_logprobs"),
     *("cmpl_prompt_logprobs_echo", "get_models", "get_version", "tokenize_chat", "tokenize_prompt"),
     *("detokenize", "err_too_long_prompt", "err_too_long_prompt_cmpl", "err_too_long_prompt_stream"),
@@ -85,6 +84,41 @@ async def test_stream_with_token_ids_begins_and_ends_as_recorded(lab: Lab, worke
     assert [first, last, done] == _event_shapes(response.body)
 
 
+@pytest.mark.parametrize("name", ["chat_tool_named", "chat_tool_required"])
+async def test_a_tool_call_that_is_cut_short_is_told_as_text(lab: Lab, worker: Emulated, name: str) -> None:
+    """The recorded tokens are one byte each, so the recorded call was cut; here its limit has to be lower."""
+    response = recorded.response(name)
+    reply = await lab.post(worker, CHAT, recorded_body(name) | {"max_tokens": 13})
+    assert recorded.shape(reply.json()) == recorded.shape(_json(response))
+    theirs = _json(response)["choices"][0]["message"]["content"]
+    assert reply.json()["choices"][0]["message"]["content"][:46] == theirs[:46]
+
+
+async def test_a_streamed_tool_call_has_the_recorded_events(lab: Lab, worker: Emulated) -> None:
+    """It is cut within its arguments, as the recorded one."""
+    reply = await lab.post(worker, CHAT, recorded_body("chat_tool_named_stream") | {"max_tokens": 14})
+    response = recorded.response("chat_tool_named_stream")
+    assert_same_head(reply, response)
+    assert _event_shapes(reply.body) == _event_shapes(response.body)
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "body"),
+    [
+        ("embeddings", "/v1/embeddings", {"input": "some text"}),
+        ("embeddings_b64", "/v1/embeddings", {"input": "some text", "encoding_format": "base64"}),
+        ("embeddings_chat", "/v1/embeddings", {"messages": [{"role": "user", "content": "some text"}]}),
+        ("pooling_embed", "/pooling", {"input": "some text"}),
+        ("pooling_token_embed", "/pooling", {"input": "some text", "task": "token_embed"}),
+        ("err_generate", CHAT, {"messages": [{"role": "user", "content": "some text"}]}),
+    ],
+)
+async def test_pooling_model_answers_as_recorded(lab: Lab, name: str, path: str, body: dict) -> None:
+    worker = lab.worker(tasks=("pooling",))
+    reply = await lab.post(worker, path, body | {"model": MODEL})
+    assert recorded.shape(reply.json()) == recorded.shape(recorded.pooling(name))
+
+
 @pytest.mark.parametrize("name", ["chat_plain", "chat_n2", "cmpl_list_prompts", "cmpl_token_prompt"])
 async def test_completion_tokens_are_the_recorded_ones(lab: Lab, worker: Emulated, name: str) -> None:
     counted = _json(recorded.response(name))["usage"]["completion_tokens"]
@@ -102,6 +136,10 @@ async def test_metrics_have_recorded_names_types_and_labels(lab: Lab, worker: Em
     assert {name for name in ours if "cache_config_info" not in name} <= set(known)
     assert reply.headers["content-type"] == "text/plain; version=1.0.0; charset=utf-8"
     assert f'model_name="{MODEL}"' in reply.body.decode()
+
+
+def recorded_body(name: str) -> dict:
+    return Reply(parts=[recorded.request(name).body]).json()
 
 
 def _json(response: recorded.Response) -> dict:

@@ -87,6 +87,21 @@ async def test_two_workers_hand_kv_over_and_end_with_their_parent() -> None:
         assert await child.end() == 0
 
 
+async def test_a_worker_that_refuses_comes_back_on_its_port() -> None:
+    async with (
+        served(config("a", "both"), config("b", "both")) as child,
+        httpx.AsyncClient(timeout=PATIENCE_S) as client,
+    ):
+        assert (await client.get(child.url["a"] + "/health")).status_code == 200
+        faults = child.url["b"] + "/emulator/faults?worker=a"
+        assert (await client.put(faults, json={"kind": "refuse"})).status_code == 200
+        with pytest.raises(httpx.ConnectError):
+            await client.get(child.url["a"] + "/health")
+        assert (await client.delete(faults)).status_code == 200
+        assert (await client.get(child.url["a"] + "/health")).status_code == 200
+        assert await child.end() == 0
+
+
 async def kv_is_free(client: httpx.AsyncClient, url: str) -> None:
     """The release is sent without waiting for it, so it may come a little after the answer."""
     async with asyncio.timeout(PATIENCE_S):

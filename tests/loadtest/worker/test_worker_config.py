@@ -53,9 +53,9 @@ def build(**settings: Any) -> Any:
 
 
 def test_context_is_what_was_asked_or_what_fits() -> None:
-    assert build().max_model_len == 131_072
-    assert build(max_model_len=4096).max_model_len == 4096
-    assert build(block_tokens=16, total_blocks=100).max_model_len == 1600
+    assert build().serving.max_model_len == 131_072
+    assert build(max_model_len=4096).serving.max_model_len == 4096
+    assert build(block_tokens=16, total_blocks=100).serving.max_model_len == 1600
 
 
 def test_context_that_the_kv_cache_cannot_hold_is_refused() -> None:

@@ -50,6 +50,11 @@ def handover_stream(name: str) -> bytes:
     return _read(f"pd_nixl_tiny/{name}.sse")
 
 
+def pooling(name: str) -> Any:
+    """A JSON answer of a pooling model."""
+    return json.loads(_read(f"pooling/{name}.json"))
+
+
 def metrics() -> str:
     return _read("tiny/get_metrics_after.response.bin").partition(b"\r\n\r\n")[2].decode()
 

@@ -1,0 +1,1 @@
+"""What an operator installs around the gateway: dashboards, rules, the compose stack."""

@@ -1,0 +1,234 @@
+"""The dashboard *Tidegate routing decisions*: where requests go, why, and whether the reasons held.
+
+The rule of this module: choices come first, then how good their inputs were (prefix hits, samples), then what they
+did to the workers, then the gateway's own health.
+"""
+
+from deploy.grafana.common import BREAKER_STATES, INSTANCE, MODEL, THIRD, graph, quantile_lines
+from deploy.grafana.model import (
+    Colour,
+    Column,
+    Dashboard,
+    Kind,
+    Panel,
+    Query,
+    Row,
+    Threshold,
+    Thresholds,
+    Unit,
+)
+from deploy.grafana.promql import WINDOW, aggregate, increase, mean, rate, select, total
+from gateway.telemetry import metrics
+
+HEIGHT = 8
+
+ENGINE_HITS = "vllm:prefix_cache_hits_total"
+ENGINE_QUERIES = "vllm:prefix_cache_queries_total"
+
+AGE_COLOURS = Thresholds(base=Colour.GOOD, steps=(Threshold(value=10, colour=Colour.BAD),), show_lines=True)
+"""The default of `fleet.sample_max_age_s`: an older sample is not used."""
+KV_COLOURS = Thresholds(
+    base=Colour.GOOD,
+    steps=(Threshold(value=0.9, colour=Colour.WARNING), Threshold(value=0.95, colour=Colour.BAD)),
+    show_lines=True,
+)
+LAG_COLOURS = Thresholds(base=Colour.GOOD, steps=(Threshold(value=0.1, colour=Colour.BAD),), show_lines=True)
+
+
+def build() -> Dashboard:
+    """The dashboard."""
+    return Dashboard(
+        uid="tidegate-routing",
+        title="Tidegate routing decisions",
+        description="Paths, workers and reasons of Tidegate's decisions, and the signals that they were made from.",
+        variables=(INSTANCE, MODEL),
+        rows=tuple(
+            Row(height=HEIGHT, panels=panels)
+            for panels in (_choices(), _inputs(), _failures(), _workers(), _balance(), _gateway())
+        ),
+    )
+
+
+def _choices() -> tuple[Panel, ...]:
+    by_path, all_paths = rate(metrics.PATHS, by=("path",)), rate(metrics.PATHS)
+    return (
+        graph(
+            "Path mix",
+            "Share of decisions by path: local prefills on the decode worker, remote on a prefill worker.",
+            Unit.RATIO,
+            Query(expr=f"{by_path} / on() group_left() {all_paths}", legend="{{path}}"),
+            is_stacked=True,
+            maximum=1.0,
+        ),
+        graph(
+            "Reasons",
+            "Decisions per second by path and reason; the metrics reference lists the reasons.",
+            Unit.EVENTS_PER_S,
+            Query(expr=rate(metrics.PATHS, by=("path", "reason")), legend="{{path}}: {{reason}}"),
+            is_stacked=True,
+        ),
+        _selection_share(),
+    )
+
+
+def _selection_share() -> Panel:
+    by_worker = increase(metrics.WORKER_SELECTED, by=("role", "worker"))
+    by_leg = increase(metrics.WORKER_SELECTED, by=("role",))
+    return Panel(
+        kind=Kind.BAR_GAUGE,
+        title="Selection share per worker",
+        description="Share of a leg's decisions that each worker got, over the time range shown. Even shares are not a "
+        "goal: conversations stay where their KV cache is.",
+        unit=Unit.RATIO,
+        width=THIRD,
+        queries=(Query(expr=f"{by_worker} / on(role) group_left() {by_leg}", legend="{{role}}: {{worker}}"),),
+        maximum=1.0,
+    )
+
+
+def _inputs() -> tuple[Panel, ...]:
+    engine_hits, engine_queries = (total(f"rate({name}[{WINDOW}])") for name in (ENGINE_HITS, ENGINE_QUERIES))
+    return (
+        graph(
+            "Prefix hits: predicted and actual",
+            "Mean share of a prompt that the chosen worker was thought to hold, that it reported as cached, and the "
+            "engines' own rate over all tokens. Predicted well above reported means that the index remembers blocks "
+            "that the workers have evicted.",
+            Unit.RATIO,
+            Query(expr=mean(metrics.PREDICTED_HIT), legend="predicted"),
+            Query(expr=mean(metrics.ACTUAL_CACHED), legend="reported"),
+            Query(expr=f"{engine_hits} / {engine_queries}", legend="engines, by tokens"),
+            maximum=1.0,
+        ),
+        graph(
+            "Decision time",
+            "How long the core took to route a request or to refuse it.",
+            Unit.SECONDS,
+            *quantile_lines(metrics.DECISION),
+        ),
+        graph(
+            "Prefill leg",
+            "How long prefill workers took to answer, for requests on the remote path. It is a part of their TTFT.",
+            Unit.SECONDS,
+            *quantile_lines(metrics.PREFILL_LEG),
+        ),
+    )
+
+
+def _failures() -> tuple[Panel, ...]:
+    return (
+        graph(
+            "Retries by cause",
+            "Attempts given up for another one, before the client saw anything. A flat zero is good.",
+            Unit.EVENTS_PER_S,
+            Query(expr=rate(metrics.RETRIES, by=("cause",)), legend="{{cause}}"),
+        ),
+        graph(
+            "Upstream errors by kind",
+            "Failed legs of all workers, retried or not. A flat zero is good.",
+            Unit.EVENTS_PER_S,
+            Query(expr=rate(metrics.UPSTREAM_ERRORS, by=("kind",)), legend="{{kind}}"),
+        ),
+        Panel(
+            kind=Kind.STATE_TIMELINE,
+            title="Breaker states",
+            description="Closed is well; half-open is on trial; open is ejected after failures; down fails its probe.",
+            unit=Unit.COUNT,
+            width=THIRD,
+            queries=(Query(expr=aggregate("max", select(metrics.WORKER_BREAKER), ("worker",)), legend="{{worker}}"),),
+            states=BREAKER_STATES,
+            minimum=None,
+        ),
+    )
+
+
+def _workers() -> tuple[Panel, ...]:
+    return (
+        graph(
+            "KV cache used",
+            "Share of each worker's KV cache in use. Above 0.9 engines begin to preempt.",
+            Unit.RATIO,
+            _per_worker(metrics.WORKER_KV_USED, "max"),
+            thresholds=KV_COLOURS,
+            maximum=1.0,
+        ),
+        graph(
+            "Engine queue",
+            "Requests waiting inside each engine, from its last fresh sample.",
+            Unit.COUNT,
+            _per_worker(metrics.WORKER_QUEUE_DEPTH, "max"),
+        ),
+        graph(
+            "Sample age",
+            "Age of the last sample of each worker's own metrics. Past the dashed line (fleet.sample_max_age_s by "
+            "default) the gateway decides by its own books alone.",
+            Unit.SECONDS,
+            _per_worker(metrics.WORKER_SAMPLE_AGE, "max"),
+            thresholds=AGE_COLOURS,
+        ),
+    )
+
+
+def _balance() -> tuple[Panel, ...]:
+    smooth = f"avg_over_time({select(metrics.WORKER_INFLIGHT_TOKENS)}[{WINDOW}])"
+    per_worker = total(smooth, ("role", "worker"))
+    spread, middle = (aggregate(operator, per_worker, ("role",)) for operator in ("stddev", "avg"))
+    return (
+        graph(
+            "Load spread",
+            "Standard deviation of the tokens in flight per worker over their mean, by role, "
+            "averaged over some scrapes: 0 is perfectly even.",
+            Unit.RATIO,
+            Query(expr=f"{spread} / ({middle} > 0)", legend="{{role}}"),
+        ),
+        graph(
+            "Tokens in flight",
+            "KV tokens that requests in flight hold or have reserved, by worker, over all gateways shown.",
+            Unit.COUNT,
+            _per_worker(metrics.WORKER_INFLIGHT_TOKENS, "sum"),
+        ),
+        graph(
+            "Prefix index",
+            "Prompt blocks that the gateways remember, over all workers. It is bounded, and flat once full.",
+            Unit.COUNT,
+            Query(expr=total(select(metrics.PREFIX_BLOCKS), ("instance",)), legend="{{instance}}"),
+        ),
+    )
+
+
+def _per_worker(metric: metrics.MetricSpec, operator: str) -> Query:
+    return Query(expr=aggregate(operator, select(metric), ("worker",)), legend="{{worker}}")
+
+
+def _gateway() -> tuple[Panel, ...]:
+    lag = aggregate("max", select(metrics.EVENT_LOOP_LAG), ("stat",))
+    return (
+        graph(
+            "Event-loop lag",
+            "How late the event loop ran its timers, the worst gateway. Above the dashed line the gateway itself "
+            "delays tokens.",
+            Unit.SECONDS,
+            Query(expr=lag, legend="{{stat}}"),
+            thresholds=LAG_COLOURS,
+        ),
+        graph(
+            "Decision log",
+            "Records written and lost per second. Lost ones are missing from what policies learn from.",
+            Unit.EVENTS_PER_S,
+            Query(expr=rate(metrics.DECISION_LOG_RECORDS), legend="written"),
+            Query(expr=rate(metrics.DECISION_LOG_DROPPED), legend="lost"),
+        ),
+        _policy(),
+    )
+
+
+def _policy() -> Panel:
+    return Panel(
+        kind=Kind.TABLE,
+        title="Policy in force",
+        description="How many gateways run which version of which policy; more than one line is a roll-out under way.",
+        unit=Unit.COUNT,
+        width=THIRD,
+        label_titles={"policy": "Policy", "version": "Version"},
+        columns=(Column(title="Gateways", expr=total(select(metrics.POLICY_INFO), ("policy", "version"))),),
+    )

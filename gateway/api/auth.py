@@ -1,0 +1,125 @@
+"""Who may call: API keys, known by their hashes alone.
+
+The rule of this module: every key is compared, in constant time, whether or not an earlier one has matched. A key that
+is the gateway's own business never goes on to a worker; who called stands in the scope instead.
+"""
+
+import hmac
+import secrets
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Literal
+
+from gateway.api.asgi import AsgiApp, Headers, Receive, Scope, Send, send_json
+from gateway.settings import KeySettings
+from gateway.wire import errors as api_errors
+from gateway.wire.dialects import ROUTES
+from gateway.wire.errors import ApiError
+
+KeyScope = Literal["data", "admin"]
+IDENTITY = "tidegate.identity"
+"""Where the ASGI scope holds the caller's `Identity`; absent where no keys are configured."""
+KEY_PREFIX = "tg-"
+KEY_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who called."""
+
+    name: str
+    scopes: frozenset[KeyScope]
+
+
+class Keyring:
+    """All keys."""
+
+    def __init__(self, keys: Iterable[KeySettings] = ()) -> None:
+        self._keys = tuple(
+            (bytes.fromhex(key.sha256), Identity(name=key.name, scopes=frozenset(key.scopes))) for key in keys
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self._keys)
+
+    def authenticate(self, authorization: bytes | None, x_api_key: bytes | None) -> Identity | None:
+        """The owner of the key in `Authorization: Bearer`, or else in `x-api-key`; None without a known one."""
+        key = _bearer(authorization) or x_api_key
+        if not key:
+            return None
+        digest, found = sha256(key).digest(), None
+        for known, identity in self._keys:
+            if hmac.compare_digest(known, digest):
+                found = identity
+        return found
+
+
+def new_key() -> str:
+    """A fresh key: 256 random bits."""
+    return KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
+
+
+def key_hash(key: str) -> str:
+    """What the settings hold of a key."""
+    return sha256(key.encode()).hexdigest()
+
+
+class RequireKey:
+    """Lets only those requests through that bring a key of `scope`; without any keys, all.
+
+    Args:
+        app: the application behind it.
+        keyring: the keys of this moment.
+        scope: what the key must open.
+        open_paths: need no key.
+    """
+
+    def __init__(
+        self, app: AsgiApp, keyring: Callable[[], Keyring], *, scope: KeyScope, open_paths: frozenset[str] = frozenset()
+    ) -> None:
+        self._app = app
+        self._keyring = keyring
+        self._scope: KeyScope = scope
+        self._open_paths = open_paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or answer 401 or 403."""
+        keyring = self._keyring()
+        if not keyring or scope["type"] != "http" or scope["path"] in self._open_paths:
+            await self._app(scope, receive, send)
+            return
+        identity = keyring.authenticate(*_credentials(scope["headers"]))
+        if identity is not None and self._scope in identity.scopes:
+            scope[IDENTITY] = identity
+            await self._app(scope, receive, send)
+        else:
+            await _refuse(
+                send, scope["path"], api_errors.unauthorized() if identity is None else _forbidden(self._scope)
+            )
+
+
+def _credentials(headers: Headers) -> tuple[bytes | None, bytes | None]:
+    authorization = x_api_key = None
+    for name, value in headers:
+        if name == b"authorization":
+            authorization = value
+        elif name == b"x-api-key":
+            x_api_key = value
+    return authorization, x_api_key
+
+
+def _bearer(authorization: bytes | None) -> bytes | None:
+    scheme, _, key = (authorization or b"").partition(b" ")
+    return key.strip() if scheme.lower() == b"bearer" else None
+
+
+def _forbidden(scope: KeyScope) -> ApiError:
+    message = f"This API key has no scope '{scope}'."
+    return ApiError(status=403, message=message, type="invalid_request_error", code="insufficient_permissions")
+
+
+async def _refuse(send: Send, path: str, error: ApiError) -> None:
+    dialect = ROUTES.get(path)
+    answer = api_errors.body(error) if dialect is None else dialect.error_body(error)
+    await send_json(send, error.status, api_errors.response_headers(error), answer)

@@ -1,0 +1,130 @@
+"""From an HTTP request to one that can travel.
+
+The rule of this module: all that the gateway changes of a client's request is changed here: an alias becomes its
+model, a stream is asked for its usage, keys that are the gateway's own stay here, a sidecar's header is taken off.
+Everything else goes on as it came.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from gateway.api.asgi import Scope
+from gateway.api.auth import IDENTITY
+from gateway.api.live import Live
+from gateway.core.types import Endpoint, RequestId, WorkerId
+from gateway.upstream.services import ClientRequest, Headers
+from gateway.wire.dialects import ROUTES, Dialect
+from gateway.wire.errors import ApiError, bad_request
+from gateway.wire.peeked import Peeked
+from gateway.wire.usage_edit import inject_usage
+
+KEY_HEADERS = frozenset({b"authorization", b"x-api-key"})
+CHUNKED_USAGE = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS})
+"""Their streams tell usage only when asked; the other dialects always do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SidecarMode:
+    """How a request names its prefill worker."""
+
+    header: bytes
+    """In lower case; it never goes on to a worker."""
+    offer: Callable[[str], WorkerId | None]
+    """The worker at host:port, or None where it is not allowed."""
+
+
+class Intake:
+    """Makes requests ready to be sent.
+
+    Args:
+        live: the settings in force.
+        sidecar: None where the gateway is no sidecar.
+    """
+
+    def __init__(self, live: Live, *, sidecar: SidecarMode | None = None) -> None:
+        self._live = live
+        self._sidecar = sidecar
+
+    def take(
+        self, scope: Scope, body: bytes, request_id: RequestId, arrived_s: float
+    ) -> tuple[ClientRequest, Peeked] | ApiError:
+        """The request as the workers will get it, and what was read of it; or why it cannot be routed."""
+        dialect = ROUTES[scope["path"]]
+        headers: Headers = scope["headers"]
+        named = self._with_model(dialect, body, headers, request_id)
+        if isinstance(named, ApiError):
+            return named
+        body, peeked = named
+        offered = self._offered(headers)
+        if isinstance(offered, ApiError):
+            return offered
+        hide_usage = dialect.endpoint in CHUNKED_USAGE and peeked.stream and not peeked.include_usage
+        request = ClientRequest(
+            request_id=request_id,
+            method=b"POST",
+            target=_target(scope),
+            headers=self._forwarded(headers, has_own_key=IDENTITY in scope),
+            body=inject_usage(body) if hide_usage else body,
+            arrived_s=arrived_s,
+            dialect=dialect,
+            hide_usage=hide_usage,
+            own_headers=self._own_headers(),
+        )
+        return request, replace(peeked, facts=replace(peeked.facts, prefill_from=offered))
+
+    def _with_model(
+        self, dialect: Dialect, body: bytes, headers: Headers, request_id: RequestId
+    ) -> tuple[bytes, Peeked] | ApiError:
+        peeked = self._peek(dialect, body, headers, request_id)
+        if isinstance(peeked, ApiError):
+            return peeked
+        asked = peeked.raw_model
+        if not asked:
+            return self._by_default(body, peeked)
+        target = self._live.aliases.get(asked)
+        if target is None:
+            return body, peeked
+        # Read again under the model's own name, so that its prompts share one prefix index.
+        body = dialect.retarget(body, headers, target)
+        again = self._peek(dialect, body, headers, request_id)
+        return again if isinstance(again, ApiError) else (body, replace(again, raw_model=asked))
+
+    def _by_default(self, body: bytes, peeked: Peeked) -> tuple[bytes, Peeked] | ApiError:
+        model = self._live.default_model()
+        if model is None:
+            return bad_request("Missing required parameter: 'model'.", param="model")
+        return body, replace(peeked, raw_model=model, facts=replace(peeked.facts, model=model))
+
+    def _peek(self, dialect: Dialect, body: bytes, headers: Headers, request_id: RequestId) -> Peeked | ApiError:
+        names = self._live.session_headers
+        return dialect.peek(body, request_id=request_id, headers=headers, session_headers=names)
+
+    def _offered(self, headers: Headers) -> tuple[WorkerId, ...] | ApiError | None:
+        if self._sidecar is None:
+            return None
+        value = next((value for name, value in headers if name == self._sidecar.header), None)
+        if value is None:
+            return ()
+        # llm-d sends a list in order of preference and its sidecar takes the first.
+        first = value.partition(b",")[0].strip().decode("latin-1")
+        worker_id = self._sidecar.offer(first)
+        if worker_id is not None:
+            return (worker_id,)
+        message = f"The prefill worker {first!r} is not allowed here."
+        return ApiError(status=403, message=message, type="invalid_request_error", code="prefiller_not_allowed")
+
+    def _forwarded(self, headers: Headers, *, has_own_key: bool) -> Headers:
+        dropped = KEY_HEADERS if has_own_key else frozenset()
+        if self._sidecar is not None:
+            dropped |= {self._sidecar.header}
+        return [pair for pair in headers if pair[0] not in dropped] if dropped else headers
+
+    def _own_headers(self) -> tuple[tuple[bytes, bytes], ...]:
+        key = self._live.upstream_authorization
+        return () if key is None else ((b"authorization", key),)
+
+
+def _target(scope: Scope) -> bytes:
+    path: bytes = scope.get("raw_path") or scope["path"].encode()
+    query: bytes = scope.get("query_string", b"")
+    return path + b"?" + query if query else path

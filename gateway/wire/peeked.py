@@ -1,0 +1,204 @@
+"""What one look at a request gives, and the frame that every look goes through.
+
+The rule of this module: looking never raises. Bad input is an `ApiError` that names the field at fault.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from gateway.core.types import Endpoint, RequestFacts, RequestId
+from gateway.wire.errors import ApiError, bad_request
+from gateway.wire.slo_headers import Hints, read_hints
+
+Headers = Sequence[tuple[bytes, bytes]]
+"""A request's headers, names in lower case (as ASGI has them)."""
+
+MAX_COUNT = 2**63 - 1
+"""So that every reader of the facts may take a count for a 64-bit integer."""
+
+DEFAULT_BLOCK_BYTES = 256
+DEFAULT_SESSION_HEADERS = ("x-session-id",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peeked:
+    """What one look at a request gave."""
+
+    facts: RequestFacts
+    stream: bool
+    include_usage: bool
+    """The client asked for usage in the stream, or gets it always in this dialect."""
+    raw_model: str
+    """The model as the client wrote it, before any alias; empty where it named none and need not."""
+    sent_kv_transfer_params: bool = False
+    """The client set `kv_transfer_params` itself: forged or stale ones can yield another prompt's answer
+    (vllm#52234), so they must not reach a worker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """What is known of a request beside its body."""
+
+    request_id: RequestId
+    hints: Hints
+    headers: Headers
+    block_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """A request's input as `RequestFacts` describe it."""
+
+    text_bytes: int = 0
+    token_ids: int | None = None
+    chains: tuple[tuple[int, ...], ...] = ()
+    prompts: int = 1
+    media_parts: int = 0
+
+
+def look(
+    body: bytes,
+    read: Callable[[bytes, Arrival], Peeked | ApiError],
+    *,
+    request_id: RequestId,
+    headers: Headers,
+    session_headers: tuple[str, ...],
+    block_bytes: int,
+) -> Peeked | ApiError:
+    """Read a JSON body with `read`, whose decoding errors become refusals."""
+    hints = read_hints(headers, session_headers=session_headers)
+    if isinstance(hints, ApiError):
+        return hints
+    if not body or body.isspace():
+        return bad_request("The request body is empty; expected a JSON object.")
+    arrival = Arrival(request_id=request_id, hints=hints, headers=headers, block_bytes=block_bytes)
+    try:
+        # Fields that are skipped are not validated by the decoder, but editing and the worker would stumble on them.
+        body.decode()
+        return read(body, arrival)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return _unreadable(error, body)
+
+
+def peeked(
+    arrival: Arrival,
+    endpoint: Endpoint,
+    *,
+    model: str | None,
+    prompt: Prompt,
+    stream: bool = False,
+    include_usage: bool = False,
+    max_output_tokens: int | None = None,
+    kv_transfer_params: bytes | msgspec.Raw = b"",
+) -> Peeked:
+    """Put together what was read of a request with one choice."""
+    facts = RequestFacts(
+        request_id=arrival.request_id,
+        endpoint=endpoint,
+        model=model or "",
+        stream=stream,
+        prompt_bytes=prompt.text_bytes,
+        prompt_token_ids=prompt.token_ids,
+        block_bytes=arrival.block_bytes,
+        block_chains=prompt.chains,
+        prompts=prompt.prompts,
+        media_parts=prompt.media_parts,
+        max_output_tokens=max_output_tokens,
+        session=arrival.hints.session,
+        slo_class=arrival.hints.slo_class,
+        slo_ttft_s=arrival.hints.slo_ttft_s,
+        slo_tpot_s=arrival.hints.slo_tpot_s,
+    )
+    return Peeked(
+        facts=facts,
+        stream=stream,
+        include_usage=include_usage,
+        raw_model=facts.model,
+        sent_kv_transfer_params=is_set(kv_transfer_params),
+    )
+
+
+# --- raw JSON values -----------------------------------------------------------------------------------------------
+
+_decode_int = msgspec.json.Decoder(int).decode
+_decode_text = msgspec.json.Decoder(str).decode
+_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+def is_set(raw: bytes | msgspec.Raw) -> bool:
+    """True unless the field is absent or null."""
+    return bytes(raw) not in (b"", b"null")
+
+
+def is_on(raw: msgspec.Raw) -> bool:
+    """True unless a flag is absent, null or false; anything else might be taken for true by a worker."""
+    return bytes(raw) not in (b"", b"null", b"false")
+
+
+def count(raw: msgspec.Raw) -> int:
+    """How many items a field brings that may be one value or a list."""
+    if not is_set(raw):
+        return 0
+    if not bytes(raw).startswith(b"["):
+        return 1
+    return len(_decode_list(raw))
+
+
+def positive(raw: msgspec.Raw) -> int | None:
+    """A limit that is a positive integer; None for whatever else, which the worker will judge."""
+    try:
+        value = _decode_int(raw)
+    except msgspec.DecodeError:
+        return None
+    return value if 1 <= value <= MAX_COUNT else None
+
+
+def text_or_items(raw: msgspec.Raw) -> str | list[msgspec.Raw] | None:
+    """A field that may be a string or a list, its items raw; None where it is neither."""
+    start = bytes(memoryview(raw)[:1])
+    if start == b'"':
+        return _decode_text(raw)
+    return _decode_list(raw) if start == b"[" else None
+
+
+# --- refusals ------------------------------------------------------------------------------------------------------
+
+_AT = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
+_MISSING = re.compile(r"missing required field `(.*)`")
+
+
+def _unreadable(error: Exception, body: bytes) -> ApiError:
+    if isinstance(error, msgspec.ValidationError):
+        return wrong_shape(error)
+    if isinstance(error, RecursionError):
+        return bad_request("The request body is nested too deeply.")
+    return _not_json(error, body)
+
+
+def wrong_shape(error: msgspec.ValidationError, *, root: str = "") -> ApiError:
+    """Valid JSON with a value of the wrong type, named by its path."""
+    text = str(error)
+    where = _AT.search(text)
+    path = root + (where.group(1) if where else "")
+    missing = _MISSING.search(text)
+    if missing:
+        path = f"{path}.{missing.group(1)}".lstrip(".")
+        return bad_request(f"Missing required parameter: '{path}'.", param=path)
+    what = _AT.sub("", text)
+    what = what[:1].lower() + what[1:]
+    if not path:
+        return bad_request(f"The request body must be a JSON object: {what}.")
+    return bad_request(f"Invalid '{path}': {what}.", param=path)
+
+
+def _not_json(error: Exception, body: bytes) -> ApiError:
+    text = str(error).removeprefix("JSON is malformed: ")
+    if isinstance(error, UnicodeDecodeError):
+        text = f"invalid UTF-8 (byte {error.start})"
+    elif text == "Input data was truncated":
+        # The decoder says the same of a lone \ud83d, which JSON text cannot hold either.
+        text = f"it ends too early (byte {len(body)}), or holds half of a surrogate pair"
+    return bad_request(f"The request body is not valid JSON: {text}.")

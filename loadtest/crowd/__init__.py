@@ -1,0 +1,1 @@
+"""A crowd of concurrent streams, some of whose clients leave: nothing may be lost, and memory must come back."""

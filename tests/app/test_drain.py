@@ -1,0 +1,54 @@
+"""What signals do to a server."""
+
+import asyncio
+
+import pytest
+import uvicorn
+
+from gateway.api.live import Live
+from gateway.commands.serve import Drain
+
+
+class Clockwork:
+    """The part of an event loop that `Drain` uses; a test lets its time pass."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.due: list[tuple[float, object]] = []
+        monkeypatch.setattr("gateway.commands.serve.asyncio.get_running_loop", lambda: self)
+
+    def call_later(self, delay_s: float, callback: object) -> None:
+        self.due.append((delay_s, callback))
+
+
+def server() -> uvicorn.Server:
+    return uvicorn.Server(uvicorn.Config("nothing:app"))
+
+
+def test_the_first_signal_turns_readiness_off_and_closes_after_the_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    clockwork, served, live = Clockwork(monkeypatch), server(), Live()
+    Drain(served, live, delay_s=5.0).stop()
+    assert live.draining
+    assert not served.should_exit
+    ((delay_s, close),) = clockwork.due
+    assert delay_s == 5.0
+    assert callable(close)
+    close()
+    assert (served.should_exit, served.force_exit) == (True, False)
+
+
+def test_without_a_delay_it_closes_at_once() -> None:
+    served, live = server(), Live()
+    Drain(served, live, delay_s=0.0).stop()
+    assert (live.draining, served.should_exit, served.force_exit) == (True, True, False)
+
+
+async def test_the_second_signal_ends_all_that_is_in_flight() -> None:
+    served, live = server(), Live()
+    in_flight = asyncio.ensure_future(asyncio.Event().wait())
+    served.server_state.tasks.add(in_flight)  # type: ignore[arg-type] # whatever it returns, it never does
+    drain = Drain(served, live, delay_s=5.0)
+    drain.stop()
+    drain.stop()
+    assert (served.should_exit, served.force_exit) == (True, True)
+    with pytest.raises(asyncio.CancelledError):
+        await in_flight
