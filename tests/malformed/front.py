@@ -66,7 +66,9 @@ def raw(path: str, key: str, value: bytes) -> bytes:
 def form(*parts: tuple[str, bytes], end: bytes = b"--\r\n") -> bytes:
     """A multipart body; a name with a semicolon brings further parameters."""
     heads = [b'content-disposition: form-data; name="%b"' % name.encode() for name, _ in parts]
-    pieces = [b"--%b\r\n%b\r\n\r\n%b\r\n" % (BOUNDARY, head, content) for head, (_, content) in zip(heads, parts, strict=True)]
+    pieces = [
+        b"--%b\r\n%b\r\n\r\n%b\r\n" % (BOUNDARY, head, content) for head, (_, content) in zip(heads, parts, strict=True)
+    ]
     return b"".join(pieces) + b"--" + BOUNDARY + end
 
 

@@ -24,6 +24,8 @@ PATIENCE_S = 30.0
 ODD_WRITES = (3, 7, 4, 5, 6)
 """Sizes of writes that respect no boundary of HTTP, SSE, JSON or UTF-8."""
 
+MAX_HEAD_BYTES = 2**23
+
 Address = tuple[str, int]
 
 
@@ -86,6 +88,13 @@ class Replay:
             writer.close()
             await writer.wait_closed()
         return answer
+
+    async def send_and_leave(self, request: bytes) -> None:
+        """Send bytes and close the connection."""
+        _, writer = await asyncio.open_connection(*self._address)
+        writer.write(request)
+        writer.close()
+        await writer.wait_closed()
 
     async def repeat(self, request: Message, *, body: bytes | None = None) -> Message:
         """Send a recorded request, its body replaced where one is given; the whole answer."""
@@ -155,7 +164,7 @@ def _probed(request: httpx.Request, models_page: bytes) -> httpx.Response:
 
 @asynccontextmanager
 async def _listening(worker: ReplayWorker) -> AsyncIterator[Address]:
-    server = await asyncio.start_server(worker.serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(worker.serve, "127.0.0.1", 0, limit=MAX_HEAD_BYTES)
     async with server:
         yield server.sockets[0].getsockname()[:2]
 

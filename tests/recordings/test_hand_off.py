@@ -108,7 +108,9 @@ async def test_a_recorded_prefill_answer_without_parameters_leaves_the_prompt_to
     folder, flow = FLOWS[-1]
     sent = json.loads(leg(folder, f"{flow}.2.decode.request.json"))
     client = {key: value for key, value in sent.items() if key != "kv_transfer_params"}
-    prefill_answer = PARAMS.sub(b'"kv_transfer_params":' + wrong + b',"', leg(folder, f"{flow}.1.prefill.response.json"))
+    prefill_answer = PARAMS.sub(
+        b'"kv_transfer_params":' + wrong + b',"', leg(folder, f"{flow}.1.prefill.response.json")
+    )
     decode_answer = leg(folder, f"{flow}.2.decode.response.json")
     prefill = ReplayWorker(http_answer(prefill_answer, b"application/json"))
     decode = ReplayWorker(http_answer(decode_answer, b"application/json"))

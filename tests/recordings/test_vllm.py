@@ -105,7 +105,9 @@ async def check_passes(pair: Exchange, worker: ReplayWorker, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("write_sizes", [(), ODD_WRITES], ids=["whole", "odd"])
-@pytest.mark.parametrize("name", ["chat_stream_usage", "chat_stream_usage_continuous", "chat_n2_stream", "cmpl_stream_usage"])
+@pytest.mark.parametrize(
+    "name", ["chat_stream_usage", "chat_stream_usage_continuous", "chat_n2_stream", "cmpl_stream_usage"]
+)
 async def test_a_usage_that_the_client_did_not_ask_for_is_all_that_is_taken_out(
     name: str, write_sizes: tuple[int, ...], tmp_path: Path
 ) -> None:
