@@ -27,7 +27,7 @@ from gateway.api.live import Live
 from gateway.api.routes import Views, build_routes
 from gateway.core.policy import Policy
 from gateway.core.router import Router
-from gateway.core.types import SloTarget, WorkerId
+from gateway.core.types import Outcome, OutcomeKind, RequestId, SloTarget
 from gateway.fleet.allow import AllowList
 from gateway.fleet.members import members_of
 from gateway.fleet.monitor import FleetMonitor
@@ -122,11 +122,16 @@ async def open_gateway(
         exposition = _exposition(telemetry, state, PoolState(pool, registry.origins), stack)
         intake = Intake(live, sidecar=_sidecar(settings, registry))
         hot = HotRoutes(services, intake, max_body_bytes=settings.server.max_body_bytes)
+
+        def refused(request_id: RequestId, status: int) -> None:
+            outcome = Outcome(kind=OutcomeKind.CLIENT_ERROR, status=status, duration_s=0.0)
+            telemetry.finished(None, outcome, request_id=request_id, model=None)
+
         reread = reread or (lambda: settings)
         reloader = Reloader(settings, policy, reread=reread, core=core, registry=registry, live=live)
         routes = Dispatch(hot, build_routes(_views(router, registry, live, exposition)))
         yield Gateway(
-            asgi=RequireKey(routes, lambda: live.keyring, scope="data", open_paths=OPEN_PATHS),
+            asgi=RequireKey(routes, lambda: live.keyring, scope="data", open_paths=OPEN_PATHS, refused=refused),
             admin=_admin(registry, state, telemetry.decisions, reloader, live),
             live=live,
             reloader=reloader,
@@ -147,9 +152,7 @@ def _core(router: Router, instance: str, settings: Settings, stack: AsyncExitSta
 def _registry(
     core: Core, router: Router, clock: Callable[[], float], *, allow: AllowList, max_prefillers: int
 ) -> Registry:
-    def in_flight(worker_id: WorkerId) -> int:
-        return router.ledger.tally(worker_id).requests
-
+    in_flight = router.ledger.uses
     return Registry(core, clock=clock, in_flight=in_flight, allow=allow, max_prefillers=max_prefillers)
 
 

@@ -12,6 +12,8 @@ from hashlib import sha256
 from typing import Literal
 
 from gateway.api.asgi import AsgiApp, Headers, Receive, Scope, Send, send_json
+from gateway.api.request_id import request_id_of
+from gateway.core.types import RequestId
 from gateway.settings import KeySettings
 from gateway.wire import errors as api_errors
 from gateway.wire.dialects import ROUTES
@@ -73,15 +75,23 @@ class RequireKey:
         keyring: the keys of this moment.
         scope: what the key must open.
         open_paths: need no key.
+        refused: told of every request that is not let through, with its id and status.
     """
 
     def __init__(
-        self, app: AsgiApp, keyring: Callable[[], Keyring], *, scope: KeyScope, open_paths: frozenset[str] = frozenset()
+        self,
+        app: AsgiApp,
+        keyring: Callable[[], Keyring],
+        *,
+        scope: KeyScope,
+        open_paths: frozenset[str] = frozenset(),
+        refused: Callable[[RequestId, int], None] | None = None,
     ) -> None:
         self._app = app
         self._keyring = keyring
         self._scope: KeyScope = scope
         self._open_paths = open_paths
+        self._refused = refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer 401 or 403."""
@@ -93,10 +103,12 @@ class RequireKey:
         if identity is not None and self._scope in identity.scopes:
             scope[IDENTITY] = identity
             await self._app(scope, receive, send)
-        else:
-            await _refuse(
-                send, scope["path"], api_errors.unauthorized() if identity is None else _forbidden(self._scope)
-            )
+            return
+        error = api_errors.unauthorized() if identity is None else _forbidden(self._scope)
+        request_id = request_id_of(scope["headers"])
+        if self._refused is not None:
+            self._refused(request_id, error.status)
+        await _refuse(send, scope["path"], error, request_id)
 
 
 def _credentials(headers: Headers) -> tuple[bytes | None, bytes | None]:
@@ -119,7 +131,8 @@ def _forbidden(scope: KeyScope) -> ApiError:
     return ApiError(status=403, message=message, type="invalid_request_error", code="insufficient_permissions")
 
 
-async def _refuse(send: Send, path: str, error: ApiError) -> None:
+async def _refuse(send: Send, path: str, error: ApiError, request_id: RequestId) -> None:
     dialect = ROUTES.get(path)
     answer = api_errors.body(error) if dialect is None else dialect.error_body(error)
-    await send_json(send, error.status, api_errors.response_headers(error), answer)
+    headers = [*api_errors.response_headers(error), (b"x-request-id", request_id.encode())]
+    await send_json(send, error.status, headers, answer)

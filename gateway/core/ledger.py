@@ -67,6 +67,17 @@ class Ledger:
         """The worker's sums (a live object: read it, never change it)."""
         return self._tallies.get(worker_id, _IDLE)
 
+    def uses(self, worker_id: WorkerId) -> int:
+        """Open reservations that may still need the worker; one pass over all.
+
+        A prefill worker is needed until the first token: the decode worker pulls the KV from it.
+        """
+        return sum(
+            worker_id == r.decision.decode_worker
+            or (worker_id == r.decision.prefill_worker and r.stage < Stage.STREAMING and not r.prefill_lost)
+            for r in self._reservations.values()
+        )
+
     def get(self, decision_id: DecisionId) -> Reservation | None:
         """The reservation, while it lasts."""
         return self._reservations.get(decision_id)

@@ -226,3 +226,20 @@ class LedgerMachine(RuleBasedStateMachine):
 
 TestTalliesAreSums = LedgerMachine.TestCase
 TestTalliesAreSums.settings = settings(max_examples=40, stateful_step_count=30)
+
+
+class TestUses:
+    def test_a_prefill_worker_is_needed_until_the_first_token(self) -> None:
+        of = ledger(remote())
+        for stage in (Stage.DISPATCHED, Stage.PREFILLED):
+            of.advance(ONE, stage)
+            assert (of.uses(P0), of.uses(D0)) == (1, 1)
+        of.advance(ONE, Stage.STREAMING)
+        assert (of.uses(P0), of.uses(D0)) == (0, 1)
+        of.release(ONE)
+        assert of.uses(D0) == 0
+
+    def test_a_lost_prefill_worker_is_needed_no_more(self) -> None:
+        of = ledger(remote())
+        of.prefill_lost(ONE)
+        assert (of.uses(P0), of.uses(D0)) == (0, 1)

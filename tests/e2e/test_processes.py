@@ -59,6 +59,7 @@ def serving(fleet: dict[str, Any], tmp_path: Path, *, drain_s: float) -> Iterato
     port, log = free_port(), tmp_path / "decisions.jsonl"
     tree = {
         "server": {"port": port, "drain_s": drain_s},
+        "admin": {"port": None},
         "workers": [{"id": "decode-0", "url": fleet["workers"]["decode-0"]}],
         "telemetry": {"decision_log": str(log)},
     }

@@ -101,7 +101,7 @@ class Front:
         headers: Sequence[tuple[bytes, bytes]] | None = None,
         status: int = 400,
     ) -> dict[str, Any]:
-        """The error of a request that gets this status; it is counted once, no worker hears of it, the next one works."""
+        """The error of a request that gets this status: it is counted once, and no worker hears of it."""
         legs = len(self.lab.pool.legs)
         client = await self.send(path, *pieces, headers=headers)
         assert client.task.done(), f"it went to a worker: {pieces[0][:200]!r}"
@@ -111,7 +111,7 @@ class Front:
         assert client.whole
         error = self.error(client, path)
         outcome, routed = self._last()
-        assert (outcome.status, outcome.kind) == (status, kind_of(status, routed))
+        assert (outcome.status, outcome.kind) == (status, kind_of(routed))
         self.lab.check_settled()
         return error
 
@@ -167,6 +167,6 @@ class Front:
         return outcome, routed
 
 
-def kind_of(status: int, routed: object) -> OutcomeKind:
+def kind_of(routed: object) -> OutcomeKind:
     """The core's refusal of a model that nobody serves is a refusal; all else here is the client's mistake."""
     return OutcomeKind.REFUSED if isinstance(routed, Refusal) else OutcomeKind.CLIENT_ERROR

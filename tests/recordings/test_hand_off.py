@@ -1,4 +1,4 @@
-"""Both legs of a recorded NIXL request through a gateway: parameters go on byte for byte, the cached tokens are right."""
+"""A recorded NIXL request through a gateway: its parameters go on byte for byte, its cached tokens are set right."""
 
 import json
 import re
