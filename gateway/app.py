@@ -105,33 +105,19 @@ async def open_gateway(
         live = Live.of(settings, registry.default_model)
         pool = UpstreamPool(_limits(settings.upstream.decode))
         stack.push_async_callback(pool.aclose)
-        services = Services(
-            core=core,
-            pool=pool,
-            origins=registry.origins,
-            remote_origins=registry.remote_origins,
-            prefill_limits=_limits(settings.upstream.prefill),
-            decode_limits=_limits(settings.upstream.decode),
-            budget=RetryBudget(ratio=settings.upstream.retry_ratio, reserve=settings.upstream.retry_reserve),
-            max_attempts=settings.upstream.max_attempts,
-            telemetry=telemetry,
-            clock=clock,
-        )
+        services = _services(settings, core=core, pool=pool, registry=registry, telemetry=telemetry, clock=clock)
         await _watch(registry, core, settings, stack, clock=clock, transport=transport)
         state = RouterState(router, clock)
         exposition = _exposition(telemetry, state, PoolState(pool, registry.origins), stack)
         intake = Intake(live, sidecar=_sidecar(settings, registry))
         hot = HotRoutes(services, intake, max_body_bytes=settings.server.max_body_bytes)
-
-        def refused(request_id: RequestId, status: int) -> None:
-            outcome = Outcome(kind=OutcomeKind.CLIENT_ERROR, status=status, duration_s=0.0)
-            telemetry.finished(None, outcome, request_id=request_id, model=None)
-
         reread = reread or (lambda: settings)
         reloader = Reloader(settings, policy, reread=reread, core=core, registry=registry, live=live)
         routes = Dispatch(hot, build_routes(_views(router, registry, live, exposition)))
         yield Gateway(
-            asgi=RequireKey(routes, lambda: live.keyring, scope="data", open_paths=OPEN_PATHS, refused=refused),
+            asgi=RequireKey(
+                routes, lambda: live.keyring, scope="data", open_paths=OPEN_PATHS, refused=_count_refused(telemetry)
+            ),
             admin=_admin(registry, state, telemetry.decisions, reloader, live),
             live=live,
             reloader=reloader,
@@ -159,7 +145,10 @@ def _registry(
 def _telemetry(settings: Settings, policy: Policy, stack: AsyncExitStack) -> RequestTelemetry:
     chosen = settings.telemetry
     decisions = DecisionLog(
-        chosen.decision_log, max_bytes=chosen.decision_log_max_bytes, keep_files=chosen.decision_log_files
+        chosen.decision_log,
+        max_bytes=chosen.decision_log_max_bytes,
+        keep_files=chosen.decision_log_files,
+        ring_records=chosen.recent_decisions,
     )
     decisions.start()
     stack.callback(decisions.close)
@@ -232,3 +221,35 @@ def _sidecar(settings: Settings, registry: Registry) -> SidecarMode | None:
     if not settings.sidecar.allow:
         return None
     return SidecarMode(header=settings.sidecar.header.lower().encode("latin-1"), offer=registry.offer)
+
+
+def _services(
+    settings: Settings,
+    *,
+    core: Core,
+    pool: UpstreamPool,
+    registry: Registry,
+    telemetry: RequestTelemetry,
+    clock: Callable[[], float],
+) -> Services:
+    upstream = settings.upstream
+    return Services(
+        core=core,
+        pool=pool,
+        origins=registry.origins,
+        remote_origins=registry.remote_origins,
+        prefill_limits=_limits(upstream.prefill),
+        decode_limits=_limits(upstream.decode),
+        budget=RetryBudget(ratio=upstream.retry_ratio, reserve=upstream.retry_reserve),
+        max_attempts=upstream.max_attempts,
+        telemetry=telemetry,
+        clock=clock,
+    )
+
+
+def _count_refused(telemetry: RequestTelemetry) -> Callable[[RequestId, int], None]:
+    def refused(request_id: RequestId, status: int) -> None:
+        outcome = Outcome(kind=OutcomeKind.CLIENT_ERROR, status=status, duration_s=0.0)
+        telemetry.finished(None, outcome, request_id=request_id, model=None)
+
+    return refused

@@ -214,6 +214,9 @@ class TelemetrySettings(Section):
     decision_log: FilePath | None = Field(None, description="JSONL file of decisions; unset keeps them in memory only.")
     decision_log_max_bytes: int = Field(256 * 2**20, ge=4096, description="Rotate above this size.")
     decision_log_files: int = Field(4, ge=1, description="Rotated files to keep.")
+    recent_decisions: int = Field(
+        10_000, ge=1, description="Decisions kept in memory for explanations, about 2 KB each."
+    )
     journal: FilePath | None = Field(
         None, description="JSONL file of every call to the core, for replay; unset is off."
     )

@@ -3,7 +3,9 @@
 The rule of this module: types and two helpers, no routes.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from typing import Any
 
 from gateway.wire import errors as api_errors
@@ -15,6 +17,10 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+READ_OFF_BYTES = 8 * 2**20
+READ_OFF_S = 2.0
 
 
 class ClientDisconnected(Exception):  # noqa: N818 (it is no error of the gateway's)
@@ -29,6 +35,7 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes | A
     """
     declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
     if declared.isdigit() and int(declared) > max_bytes:
+        await _read_off(receive)
         return api_errors.body_too_large(max_bytes)
     pieces: list[bytes] = []
     size = 0
@@ -39,10 +46,23 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes | A
         piece: bytes = message.get("body", b"")
         size += len(piece)
         if size > max_bytes:
+            await _read_off(receive)
             return api_errors.body_too_large(max_bytes)
         pieces.append(piece)
         if not message.get("more_body", False):
             return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+async def _read_off(receive: Receive) -> None:
+    """Read some more of a body that is refused: closed on unread bytes, the socket would be reset under the answer."""
+    size = 0
+    with suppress(TimeoutError):
+        async with asyncio.timeout(READ_OFF_S):
+            while size <= READ_OFF_BYTES:
+                message = await receive()
+                size += len(message.get("body", b""))
+                if not message.get("more_body", False):
+                    return
 
 
 async def send_error(send: Send, error: ApiError, headers: Headers) -> None:

@@ -3,10 +3,10 @@
 The rule of this module: the hot routes go to the raw handler, all else to FastAPI.
 """
 
-from gateway.api.asgi import AsgiApp, Receive, Scope, Send, send_error
+from gateway.api.asgi import AsgiApp, Receive, Scope, Send, send_json
 from gateway.api.routes import LIVENESS_PATHS, READINESS_PATHS
 from gateway.wire.dialects import ROUTES
-from gateway.wire.errors import method_not_allowed
+from gateway.wire.errors import method_not_allowed, response_headers
 
 OPEN_PATHS = frozenset({*LIVENESS_PATHS, *READINESS_PATHS, "/metrics", "/version"})
 """These need no key: probes and scrapers have none."""
@@ -26,4 +26,6 @@ class Dispatch:
         elif scope["method"] == "POST":
             await self._hot(scope, receive, send)
         else:
-            await send_error(send, method_not_allowed(scope["method"], allow=("POST",)), [])
+            error = method_not_allowed(scope["method"], allow=("POST",))
+            body = ROUTES[scope["path"]].error_body(error)
+            await send_json(send, error.status, response_headers(error), body)

@@ -22,6 +22,7 @@ import uvloop
 from gateway import __version__
 from gateway.api.asgi import AsgiApp
 from gateway.api.live import Live
+from gateway.api.protocol import BoundedHeads
 from gateway.app import open_gateway
 from gateway.reload import Reloader
 from gateway.settings import AdminSettings, Settings, SettingsError
@@ -161,7 +162,7 @@ class _Server(uvicorn.Server):
                 app,
                 host=host,
                 port=port,
-                http="httptools",
+                http=BoundedHeads,
                 ws="none",
                 lifespan="off",
                 access_log=False,

@@ -33,6 +33,9 @@ from gateway.core.types import (
     WorkerView,
 )
 
+SHOWN_MODEL_CHARS = 256
+"""A client may ask for any text as a model; a refusal repeats so much of it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
@@ -173,14 +176,15 @@ class Selector:
 
     def _refusal(self, ask: Ask) -> Refusal:
         model = ask.facts.model
+        shown = model[:SHOWN_MODEL_CHARS]
         # An empty fleet says nothing about the model: scaled to zero is 503, not 404 (llm-d-router#1735).
         if len(self._fleet) and not self._fleet.serves(model):
-            kind, words = RefusalKind.MODEL_NOT_FOUND, f"The model `{model}` does not exist."
+            kind, words = RefusalKind.MODEL_NOT_FOUND, f"The model `{shown}` does not exist."
         elif ask.exclude:
             words = "Every worker that could serve this request has failed it."
             kind = RefusalKind.EXCLUDED_ALL
         else:
-            kind, words = RefusalKind.NO_DECODE_WORKER, f"No healthy worker serves `{model}` now."
+            kind, words = RefusalKind.NO_DECODE_WORKER, f"No healthy worker serves `{shown}` now."
         return Refusal(request_id=ask.facts.request_id, kind=kind, words=words)
 
 

@@ -11,6 +11,9 @@ from gateway.upstream.services import ClientRequest, Services
 from gateway.upstream.watch import AnswerWatch
 from gateway.wire.usage import Usage
 
+MAX_MODEL_CHARS = 256
+"""A client may send any text as a model; logs and records keep so much of it."""
+
 
 class Account:
     """Keeps a request's times and closes it."""
@@ -30,7 +33,7 @@ class Account:
         self._services = services
         self._request = request
         self._facts = facts
-        self._model = model
+        self._model = model[:MAX_MODEL_CHARS]
         self.closed = False
         self.decision_s = 0.0
         """What the last decision took."""

@@ -14,7 +14,7 @@ from gateway.core.types import Decision, OutcomeKind, Path, Refusal, WorkerId
 from gateway.telemetry.labels import UpstreamErrorKind
 from gateway.upstream.account import Account
 from gateway.upstream.answers import answer_error, relayed_headers
-from gateway.upstream.errors import PoolClosed, UpstreamError
+from gateway.upstream.errors import BrokenResponse, IdleTimeout, PoolClosed, UpstreamError
 from gateway.upstream.exchange import Exchange
 from gateway.upstream.faults import Fault, fault_of_error, fault_of_status
 from gateway.upstream.heads import UnsafeHead, UpstreamRequest
@@ -230,13 +230,17 @@ class Journey:
         self._note_pace(self._relay.watch, now_s)
 
     def decode_ended(self) -> None:
-        """The answer is whole, whatever it says."""
+        """The answer is whole, whatever it says, unless it is a stream that ends without its end."""
         self._exchange = None
         assert self._relay is not None
+        watch = self._relay.watch
         rest = self._relay.finish(self._services.clock())
+        if self._status < 400 and not watch.complete:
+            self._cut_short()
+            return
         if rest:
             self._sink.write(rest)
-        self._finish_by_status(self._relay.watch)
+        self._finish_by_status(watch)
         self._sink.finish()
 
     def decode_failed(self, error: UpstreamError) -> None:
@@ -247,17 +251,30 @@ class Journey:
         self._services.telemetry.metrics.upstream_error(worker_id, fault.label)
         blame = worker_id if fault.blames_worker else None
         if self._relay is None:
-            if not (fault.retryable and self._retry(worker_id, fault)):
+            # An answer that broke off while it was held is none to the client: another worker's may replace it.
+            retryable = fault.retryable or isinstance(error, BrokenResponse | IdleTimeout)
+            if not (retryable and self._retry(worker_id, fault)):
                 self._fail(fault.outcome, fault.error, blame=blame)
             return
         self._finish(fault.outcome, self._status, blame=blame)
         if self._relay.watch.streamed and not self._relay.watch.done:
-            # Half an event may be out, which a blank line ends; an edited stream is only ever out by whole events.
-            gap = b"" if self._relay.reframes else b"\n\n"
-            self._sink.write(gap + self._request.dialect.sse_error(fault.error))
-            self._sink.finish()
+            self._end_stream(self._relay, fault.error)
         else:
             self._sink.break_off()
+
+    def _cut_short(self) -> None:
+        """Tell the client of a stream that is well framed and yet not whole: something before the worker ended it."""
+        assert self._relay is not None
+        worker_id = self._current().decode_worker
+        self._services.telemetry.metrics.upstream_error(worker_id, UpstreamErrorKind.BROKEN)
+        self._finish(OutcomeKind.UPSTREAM_ERROR, self._status, blame=worker_id)
+        self._end_stream(self._relay, api_errors.bad_gateway("The worker's stream ended before its answer did."))
+
+    def _end_stream(self, relay: Relay, error: ApiError) -> None:
+        # Half an event may be out, which a blank line ends; an edited stream is only ever out by whole events.
+        gap = b"" if relay.edits else b"\n\n"
+        self._sink.write(gap + self._request.dialect.sse_error(error))
+        self._sink.finish()
 
     def _new_relay(self, headers: Headers) -> Relay:
         cached_tokens = self._account.cached_tokens

@@ -30,9 +30,14 @@ class Relay:
         self._edit = StreamEdit(hide_usage=hide_usage, cached_tokens=cached_tokens) if edits else None
 
     @property
-    def reframes(self) -> bool:
-        """True where the client may get another number of bytes than the worker sent."""
+    def edits(self) -> bool:
+        """True where the client gets whole events only."""
         return self._edit is not None
+
+    @property
+    def reframes(self) -> bool:
+        """True where the client may get another number of bytes than the worker sent: a stream can end in an error."""
+        return self.watch.streamed
 
     def pass_on(self, data: bytes, now_s: float) -> bytes:
         """Take one read; give what the client gets for it, which may be nothing yet."""

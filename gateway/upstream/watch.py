@@ -42,6 +42,12 @@ class AnswerWatch:
         """Whether the stream said so itself; a whole answer is whole when it ends."""
         return self._scanner.done if self._scanner else True
 
+    @property
+    def complete(self) -> bool:
+        """False for a stream that has ended without saying so and without a reason to: what it told is a part."""
+        scanner = self._scanner
+        return scanner is None or scanner.done or scanner.overflowed or bool(scanner.finish_reasons)
+
     def feed(self, data: bytes, now_s: float) -> None:
         """Look at what one read brought."""
         if self._scanner is not None:

@@ -21,6 +21,7 @@ from loadtest.crowd.crowd import LEFT, OK, CrowdOptions, CrowdResult, run_crowd
 from loadtest.fleet.fleet import FleetSpec, RunningFleet, running_fleet
 from loadtest.fleet.pools import parse_pools
 
+WARM_UP_S = 10.0
 SETTLE_S = 30.0
 """How long counts and memory may take to come to rest after the last client has gone."""
 MEMORY_SLACK = 0.10
@@ -43,7 +44,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--leave-ratio", type=float, default=0.1)
     arguments = parser.parse_args(argv)
-    spec = FleetSpec(pools=parse_pools("2P4D"), engine="h100-llama8b", speed=0.25, settings={"routing": ROUTING})
+    spec = FleetSpec(
+        pools=parse_pools("2P4D"),
+        engine="h100-llama8b",
+        speed=0.25,
+        settings={"routing": ROUTING, "telemetry": TELEMETRY},
+    )
     with running_fleet(spec) as fleet:
         checks = _measure(fleet, spec, arguments.streams, arguments.seconds, arguments.leave_ratio)
     Console().print(_table(checks))
@@ -54,10 +60,12 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 ROUTING = {"policy": "dynamo", "dynamo": {"policy": "isl_or_load", "prefill_busy_threshold": 0.5}}
 """So that both paths are taken."""
+TELEMETRY = {"recent_decisions": 500}
+"""So that the ring of decisions is full before memory is first looked at."""
 
 
 def _measure(fleet: RunningFleet, spec: FleetSpec, streams: int, seconds: float, leave_ratio: float) -> list[Check]:
-    _crowd(fleet, spec, streams, 5.0, leave_ratio, seed=1)
+    _crowd(fleet, spec, streams, WARM_UP_S, leave_ratio, seed=1)
     before = _settled(fleet)
     result = _crowd(fleet, spec, streams, seconds, leave_ratio, seed=2)
     after = _settled(fleet)
@@ -131,12 +139,11 @@ def _checks(result: CrowdResult, before: _State, after: _State, streams: int) ->
         ),
         Check(name="streams lost", seen=f"{lost} {dict(result.outcomes)}", holds=lost == 0),
         Check(name="streams with too few or too many tokens", seen=f"{result.short}", holds=result.short == 0),
-        Check(name="gateway: ok + cancelled", seen=f"{gained('ok'):.0f} + {gained('cancelled'):.0f}", holds=True),
         Check(
             # A client that leaves before its request is whole was never a request; one that leaves as the last byte
             # comes is ok to the gateway: so the sum is bounded, and ok is at least what the clients saw.
             name="gateway counts each stream once",
-            seen=f"{counted:.0f} of {result.started}",
+            seen=f"{gained('ok'):.0f} ok + {gained('cancelled'):.0f} cancelled of {result.started}",
             holds=ok + left - counted >= 0 and ok <= gained("ok") and counted == gained("ok") + gained("cancelled"),
         ),
         Check(

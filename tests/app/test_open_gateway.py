@@ -247,3 +247,18 @@ async def test_the_clock_is_the_callers(tmp_path: Path) -> None:
         pass
     with path.open("rb") as lines:
         assert {call.now_s for call, _ in read_pairs(lines) if call.name != CallName.OPEN} == {77.0}
+
+
+async def test_a_request_without_a_key_is_refused_recorded_and_counted() -> None:
+    keys = {"keys": [{"name": "team", "sha256": "0" * 64}]}
+    async with open_gateway(settings(auth=keys), transport=probes()) as gateway:
+        transport = httpx.ASGITransport(gateway.asgi)
+        async with httpx.AsyncClient(transport=transport, base_url="http://gw") as client:
+            answer = await client.post("/v1/chat/completions", content=CHAT, headers={"x-request-id": "mine"})
+            page = (await client.get("/metrics")).text
+    assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
+    assert answer.headers["x-request-id"] == "mine"
+    counted = [
+        line for line in page.splitlines() if line.startswith("tidegate_requests_total") and "client_error" in line
+    ]
+    assert sum(float(line.split()[-1]) for line in counted) == 1.0

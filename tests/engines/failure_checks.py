@@ -45,6 +45,7 @@ class Load:
     """Clients that ask one request after the other, streams and whole ones of both routes."""
 
     lab: Lab
+    output_tokens: int
     asked: list[Asked] = field(default_factory=list)
     _ending: threading.Event = field(default_factory=threading.Event)
 
@@ -70,7 +71,12 @@ class Load:
         route = (CHAT, COMPLETIONS)[number % 2]
         usage = {"stream_options": {"include_usage": True}}
         while not self._ending.is_set():
-            fields = {**prompt_fields(route, story()), **SAMPLED, **WITH_LOGPROBS[route], "max_tokens": 48}
+            fields = {
+                **prompt_fields(route, story()),
+                **SAMPLED,
+                **WITH_LOGPROBS[route],
+                "max_tokens": self.output_tokens,
+            }
             began_s = time.monotonic()
             sent = {**fields, "stream": True, **usage} if number < CLIENTS / 2 else fields
             reply = self.lab.gateway.ask(route, sent)
@@ -81,7 +87,7 @@ class Load:
 
 def prefill_worker_dies(lab: Lab) -> str:
     """P is killed under load: every answer is right (D prefills itself) or an honest error, none hangs"""
-    asked, killed_s = _kill_under_load(lab, lab.pair.prefill)
+    asked, killed_s = _kill_under_load(lab, lab.pair.prefill, output_tokens=48)
     late = [one for one in asked if one.began_s > killed_s]
     assert any(one.reply.is_whole and one.reply.path == "local" for one in late), "no request fell back to local"
     return _judge(lab, asked, killed_s)
@@ -97,7 +103,8 @@ def prefill_worker_is_missed(lab: Lab) -> str:
 
 def decode_worker_dies(lab: Lab) -> str:
     """D is killed under load: 502, 503 or an error event in the stream, none hangs"""
-    asked, killed_s = _kill_under_load(lab, lab.pair.decode)
+    asked, killed_s = _kill_under_load(lab, lab.pair.decode, output_tokens=600)
+    assert any(one.reply.is_stream and one.reply.error for one in asked), "no stream was under way at the kill"
     refused = [one.reply for one in asked if one.reply.status == 503]
     assert refused, "no request was refused with 503 once the gateway knew"
     assert all("retry-after" in reply.headers for reply in refused), "a 503 without Retry-After"
@@ -131,11 +138,13 @@ def comes_back(lab: Lab, worker: Worker) -> str:
     return f"healthy after {healthy_s - began_s:.0f} s, remote {used_s - healthy_s:.1f} s later; {remark}"
 
 
-def _kill_under_load(lab: Lab, worker: Worker) -> tuple[list[Asked], float]:
+def _kill_under_load(lab: Lab, worker: Worker, *, output_tokens: int) -> tuple[list[Asked], float]:
     """The load's requests and when the worker was killed; the load goes on until the gateway knows, and after."""
-    load = Load(lab)
+    load = Load(lab, output_tokens)
     with load.running():
         load.wait_for(BEFORE_KILL_REQUESTS)
+        if worker is lab.pair.decode:
+            until(lambda: lab.count(worker, "vllm:num_requests_running") == CLIENTS, "all requests are at D")
         killed_s = time.monotonic()
         worker.kill()
         until(lambda: _breaker(lab, worker) == 3, f"{worker.name} is known to be down", patience_s=60.0)

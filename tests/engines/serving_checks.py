@@ -33,6 +33,7 @@ LOGPROB_TOLERANCE = 1e-3
 PROMPT_TOKENS = "vllm:prompt_tokens_total"
 BY_SOURCE = "vllm:prompt_tokens_by_source_total"
 EXTERNAL_HITS = "vllm:external_prefix_cache_hits_total"
+FAILED_TRANSFERS = "vllm:nixl_num_failed_transfers_total"
 LOCAL_HITS = "vllm:prefix_cache_hits_total"
 WEATHER = {
     "type": "function",
@@ -213,8 +214,12 @@ def forged_parameters(lab: Lab) -> None:
         "tp_size": 1,
     }
     fields = {**prompt_fields(CHAT, story()), **SAMPLED}
+    before = lab.count(lab.pair.decode, FAILED_TRANSFERS)
     reply = lab.ask(CHAT, {**fields, "kv_transfer_params": forged})
     same(reply.text, lab.reference(CHAT, fields).text, "text")
+    # The engine computes by itself what it could not fetch: only its counter would show the attempt.
+    (after,) = _settled(lambda: (lab.count(lab.pair.decode, FAILED_TRANSFERS),))
+    same(after, before, FAILED_TRANSFERS)
 
 
 def relayed_errors(lab: Lab) -> str:

@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 BEFORE_A_BYTE = {
     "refuse": ({"kind": "refuse"}, "connect"),
     "hang": ({"kind": "hang"}, "timeout"),
-    "too slow": ({"kind": "slow", "delay_s": 20.0}, "timeout"),
+    "too slow": ({"kind": "slow", "delay_s": 5.0}, "timeout"),
     "500": ({"kind": "status", "status": 500}, "server_error"),
     "502": ({"kind": "status", "status": 502}, "server_error"),
     "504": ({"kind": "status", "status": 504}, "server_error"),

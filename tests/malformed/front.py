@@ -154,7 +154,8 @@ class Front:
         body: dict[str, Any] = json.loads(client.body)
         error: dict[str, Any] = body["error"]
         if path in ANTHROPIC:
-            assert (body.keys(), body["type"]) == ({"type", "error"}, "error")
+            assert body.keys() == {"type", "error"}
+            assert body["type"] == "error"
             assert error.keys() == {"type", "message"}
         else:
             assert body.keys() == {"error"}

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.malformed.front import AUDIO, BOUNDARY, FORM_TYPE, MODEL, UPLOAD, Front, form
+from tests.malformed.front import AUDIO, BOUNDARY, FORM_TYPE, UPLOAD, Front, form
+from tests.upstream.journey_lab import MODEL
 
 FILE = ('file"; filename="a.wav', b"RIFF\x00\xff")
 MODEL_PART = ("model", MODEL.encode())

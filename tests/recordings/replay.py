@@ -109,7 +109,7 @@ class Replay:
                 sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
         return sums
 
-    def failures(self, worker: str) -> int:
+    def failures(self, worker: str) -> float:
         """The failures that count against a worker."""
         return self.gateway.router.health.get(WorkerId(worker)).failures
 
