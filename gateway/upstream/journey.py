@@ -235,7 +235,7 @@ class Journey:
         assert self._relay is not None
         watch = self._relay.watch
         rest = self._relay.finish(self._services.clock())
-        if self._status < 400 and not watch.complete:
+        if self._status < 400 and watch.cut_short:
             self._cut_short()
             return
         if rest:

@@ -43,10 +43,15 @@ class AnswerWatch:
         return self._scanner.done if self._scanner else True
 
     @property
-    def complete(self) -> bool:
-        """False for a stream that has ended without saying so and without a reason to: what it told is a part."""
+    def cut_short(self) -> bool:
+        """True for a stream that ended amid its content: neither its end nor a reason to finish was told.
+
+        A stream without any content is not judged: llama.cpp ends a stream so that it refuses.
+        """
         scanner = self._scanner
-        return scanner is None or scanner.done or scanner.overflowed or bool(scanner.finish_reasons)
+        if scanner is None or scanner.overflowed or scanner.done:
+            return False
+        return scanner.content_events > 0 and not scanner.finish_reasons
 
     def feed(self, data: bytes, now_s: float) -> None:
         """Look at what one read brought."""

@@ -316,8 +316,8 @@ async def test_a_slow_client_pauses_its_worker_and_a_quick_one_resumes_it(door: 
     client.read(3)
     await settle(lambda: not door.lab.leg.paused)
     assert client.body == b"x" * HIGH_WATER_BYTES + b"y"
-    client.read(2)
-    door.lab.leg.send(DONE).end()
+    client.read(3)
+    door.lab.leg.send(b"\n\n", DONE).end()
     await client.task
     door.lab.check_settled()
 

@@ -96,6 +96,10 @@ def _gateway(pair: Pair, policy: str, folder: Path) -> Iterator[GatewayClient]:
             {"id": pair.prefill.name, "url": pair.prefill.url, "role": "prefill"},
             {"id": pair.decode.name, "url": pair.decode.url, "role": "decode"},
         ],
+        "admin": {"port": None},
+        # An engine on shared cores may not answer for seconds, and is well all the same.
+        "fleet": {"probe_timeout_s": 20.0},
+        "upstream": {leg: {"connect_timeout_s": 20.0} for leg in ("prefill", "decode")},
         "routing": {"policy": policy},
         "telemetry": {"decision_log": str(log)},
     }

@@ -162,6 +162,11 @@ class Books:
             if usage is not None:
                 self.tokens.update(input=usage["prompt_tokens"], output=usage["completion_tokens"])
 
+    def add_tokens(self, prompt_tokens: int, completion_tokens: int) -> None:
+        """Tokens of an answer that did not say how many they were."""
+        with self._lock:
+            self.tokens.update(input=prompt_tokens, output=completion_tokens)
+
 
 class GatewayClient:
     """Asks one running gateway, with books."""

@@ -136,10 +136,14 @@ def streams(lab: Lab) -> None:
 
 
 def stream_without_usage(lab: Lab) -> None:
-    """A stream without include_usage gets no usage chunk"""
-    reply = lab.ask(CHAT, {**prompt_fields(CHAT, story()), "stream": True})
+    """A stream without include_usage gets no usage chunk, and its tokens are counted all the same"""
+    fields = prompt_fields(CHAT, story())
+    reply = lab.ask(CHAT, {**fields, "stream": True})
     same(reply.usage, None, "usage")
     assert all(answer["choices"] for answer in reply.answers)
+    expected = lab.reference(CHAT, fields)
+    same(reply.text, expected.text, "text")
+    lab.gateway.books.add_tokens(*_counts(expected))
 
 
 def tools(lab: Lab) -> str:
@@ -149,7 +153,7 @@ def tools(lab: Lab) -> str:
         fields = {**prompt_fields(CHAT, story()), "max_tokens": 64, "tools": [WEATHER], "tool_choice": choice}
         expected = _tool_answer(lab.reference(CHAT, fields))
         same(_tool_answer(lab.ask(CHAT, fields)), expected, f"answer with tool_choice {choice}")
-        streamed = lab.ask(CHAT, {**fields, "stream": True})
+        streamed = lab.ask(CHAT, {**fields, "stream": True, "stream_options": {"include_usage": True}})
         if expected[0] is None:
             same(streamed.text, expected[1], f"streamed text with tool_choice {choice}")
         shown.append(expected)
