@@ -18,11 +18,11 @@ import httpx
 import yaml
 
 from loadtest.fleet.processes import running, wait_until_ready
-from tests.engines import failure_checks, serving_checks
+from tests.engines import failure_checks, serving_checks, work_checks
 from tests.engines.checklist import Checklist, note
 from tests.engines.engine_client import PATIENCE_S, GatewayClient
+from tests.engines.engine_lab import Check, Lab
 from tests.engines.engine_pair import Engines, EnginesAbsentError, Pair, running_pair
-from tests.engines.serving_checks import Lab
 
 MODELS = {"tiny": "tiny-llama", "smol": "SmolLM2-135M-Instruct"}
 GROUPS = ("remote", "local", "dynamo", "kill")
@@ -63,16 +63,16 @@ def _run_group(checklist: Checklist, group: str, pair: Pair, work: Path) -> None
         else:
             for check in _healthy_checks(group):
                 checklist.run(group, check, lab)
-        for check in serving_checks.BOOKS:
+        for check in work_checks.BOOKS:
             checklist.run(group, check, lab)
 
 
-def _healthy_checks(group: str) -> tuple[serving_checks.Check, ...]:
+def _healthy_checks(group: str) -> tuple[Check, ...]:
     if group == "dynamo":
-        return (serving_checks.dynamo_turns,)
+        return (work_checks.dynamo_turns,)
     if group == "local":
-        return (*serving_checks.ANSWERS, serving_checks.local_prefill)
-    return (*serving_checks.ANSWERS, serving_checks.remote_load, serving_checks.prefill_cache)
+        return (*serving_checks.ANSWERS, work_checks.local_prefill)
+    return (*serving_checks.ANSWERS, work_checks.remote_load, work_checks.prefill_cache)
 
 
 def _kill_and_restart(checklist: Checklist, lab: Lab) -> None:

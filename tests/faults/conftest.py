@@ -18,11 +18,10 @@ async def closing() -> AsyncIterator[Closing]:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def rig(tmp_path: Path, closing: Closing, request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
-    """Workers without faults; `pytest.mark.workers(...)` has further settings for them."""
-    mark = request.node.get_closest_marker("workers")
+    """Workers without faults; an indirect parameter has further settings for them."""
     limits = httpx.Limits(max_keepalive_connections=0)
     async with AsyncExitStack() as stack:
         client = httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False, verify=False, limits=limits)
         await stack.enter_async_context(client)
-        fleet = await stack.enter_async_context(running_fleet(client, closing, **(mark.kwargs if mark else {})))
+        fleet = await stack.enter_async_context(running_fleet(client, closing, **getattr(request, "param", {})))
         yield Rig(fleet, stack, tmp_path, closing)

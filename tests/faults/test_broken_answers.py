@@ -83,7 +83,7 @@ async def test_a_whole_answer_has_no_error_event_to_be_told(rig: Rig, policy: st
     await gate.ended(ending(policy, outcome="ok", errors={}))
 
 
-# --- whole answers ------------------------------------------------------------------------------------------------------
+# --- whole answers ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS, RESPONSES, MESSAGES])
@@ -187,6 +187,21 @@ async def test_a_stream_that_breaks_behind_its_end_is_broken_but_told_nothing_mo
     await gate.ended(ending(policy, outcome="upstream_error", errors={("d0", "broken"): 1}))
 
 
+@pytest.mark.parametrize("asks", [{}, ASKS_USAGE], ids=["usage hidden", "usage asked for"])
+@POLICIES
+async def test_a_stream_that_lacks_its_end_but_has_its_last_token_is_right(
+    rig: Rig, policy: str, asks: dict[str, Any]
+) -> None:
+    gate = await rig.gate(policy)
+    await rig.fleet.fault("d0", "short_content_length")
+    reply = await gate.ask(CHAT, body_for(CHAT, stream=True, **asks))
+    assert (reply.status, reply.whole) == (200, True)
+    *answers, _ = [json.loads(data) for data in reply.data() if data.endswith("}]}")]
+    kept = "".join(text_of(choice) for answer in answers for choice in answer["choices"])
+    assert kept == (await rig.fleet.reference(CHAT, body_for(CHAT))).text
+    await gate.ended(ending(policy, outcome="ok", errors={}))
+
+
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
 @POLICIES
 async def test_a_drip_of_single_bytes_is_a_right_stream(rig: Rig, policy: str, path: str) -> None:
@@ -204,7 +219,7 @@ async def test_a_drip_of_single_bytes_is_a_right_whole_answer(rig: Rig, policy: 
     await gate.ended(ending(policy, outcome="ok", errors={}))
 
 
-# --- other dialects -----------------------------------------------------------------------------------------------------
+# --- other dialects -----------------------------------------------------------------------------------------------
 
 
 def last_event(reply: Reply) -> tuple[str, dict[str, Any]]:
@@ -240,6 +255,19 @@ async def test_a_response_stream_that_breaks_ends_with_its_own_error_event(rig: 
     assert (event, error["type"], error["code"]) == ("event: error", "error", code)
     assert b"response.completed" not in reply.body
     await gate.ended(ending("local", outcome=outcome, errors={("d0", kind): 1}))
+
+
+@pytest.mark.parametrize("path", [MESSAGES, RESPONSES])
+async def test_a_stream_that_is_well_framed_and_yet_not_whole_ends_with_an_error_event(rig: Rig, path: str) -> None:
+    """The declared length leaves out the event that would have told the end."""
+    gate = await rig.gate("local")
+    await rig.fleet.fault("d0", "short_content_length")
+    reply = await gate.ask(path, body_for(path, stream=True))
+    assert (reply.status, reply.whole) == (200, True)
+    event, error = last_event(reply)
+    assert (event, error["type"]) == ("event: error", "error")
+    assert b"message_stop" not in reply.body
+    await gate.ended(ending("local", outcome="upstream_error", errors={("d0", "broken"): 1}))
 
 
 @pytest.mark.parametrize("path", [MESSAGES, RESPONSES])

@@ -1,10 +1,8 @@
 """A fault of one decode worker, before a byte of its answer: another one answers, and only the first is blamed."""
 
-from typing import Any
-
 import pytest
 
-from tests.faults.fault_rig import CHAT, COMPLETIONS, HASTY, PATIENT, Ending, Rig, body_for
+from tests.faults.fault_rig import CHAT, HASTY, PATIENT, Ending, Rig, body_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 
