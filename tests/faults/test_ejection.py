@@ -152,7 +152,7 @@ async def test_an_error_that_no_other_worker_would_answer_otherwise_is_passed_on
     )
 
 
-# --- all of them faulty -------------------------------------------------------------------------------------------------
+# --- all of them faulty ----------------------------------------------------------------------------------------------
 
 ALL_FAULTY: dict[str, tuple[dict[str, Any], str, int, str | int]] = {
     # fault, kind, the client's status, the code that it is told
