@@ -21,8 +21,8 @@ from loadtest.fleet.processes import running, wait_until_ready
 from tests.engines import failure_checks, serving_checks, work_checks
 from tests.engines.checklist import Checklist, note
 from tests.engines.engine_client import PATIENCE_S, GatewayClient
-from tests.engines.engine_lab import Check, Lab
 from tests.engines.engine_pair import Engines, EnginesAbsentError, Pair, running_pair
+from tests.engines.pair_lab import Check, Lab
 
 MODELS = {"tiny": "tiny-llama", "smol": "SmolLM2-135M-Instruct"}
 GROUPS = ("remote", "local", "dynamo", "kill")

@@ -14,8 +14,8 @@ from typing import Any
 
 from tests.engines.checklist import same
 from tests.engines.engine_client import CHAT, COMPLETIONS, Reply, prompt_fields, story, until
-from tests.engines.engine_lab import LOGPROB_TOLERANCE, SAMPLED, WITH_LOGPROBS, Lab, logprob_distance
 from tests.engines.engine_pair import Worker
+from tests.engines.pair_lab import LOGPROB_TOLERANCE, SAMPLED, WITH_LOGPROBS, Lab, logprob_distance
 from tests.engines.work_checks import remote_load
 
 CLIENTS = 4

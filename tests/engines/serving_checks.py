@@ -10,7 +10,8 @@ from typing import Any
 
 from tests.engines.checklist import same
 from tests.engines.engine_client import CHAT, COMPLETIONS, Reply, encode, post, prompt_fields, story
-from tests.engines.engine_lab import (
+from tests.engines.engine_pair import Worker
+from tests.engines.pair_lab import (
     LOGPROB_TOLERANCE,
     ROUTES,
     SAMPLED,
@@ -21,7 +22,6 @@ from tests.engines.engine_lab import (
     logprob_distance,
     settled,
 )
-from tests.engines.engine_pair import Worker
 
 FAILED_TRANSFERS = "vllm:nixl_num_failed_transfers_total"
 WEATHER = {

@@ -6,8 +6,8 @@ The rule of this module: a header that says "remote" proves nothing; the decode 
 from gateway.telemetry.decisions import read_decision_log
 from tests.engines.checklist import same
 from tests.engines.engine_client import CHAT, prompt_fields, story, until
-from tests.engines.engine_lab import KV_BLOCK_TOKENS, ROUTES, SAMPLED, Check, Lab, counts, settled
 from tests.engines.engine_pair import Worker
+from tests.engines.pair_lab import KV_BLOCK_TOKENS, ROUTES, SAMPLED, Check, Lab, counts, settled
 
 PROMPT_TOKENS = "vllm:prompt_tokens_total"
 BY_SOURCE = "vllm:prompt_tokens_by_source_total"

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ RESPONSES = "/v1/responses"
 PATIENCE_S = 60.0
 SPEED = 50.0
 TOKENS = 12
+LONG_S = 30.0
+"""A delay that no test sees the end of."""
 TEXT = "the quick brown fox jumps over the lazy dog " * 20
 PREFILL = ("p0", "p1")
 DECODE = ("d0", "d1")
@@ -191,7 +194,7 @@ class Fleet:
         """Until no worker runs or queues anything, and only those named hold KV."""
         for worker in (*PREFILL, *DECODE):
             load = IDLE if worker not in holding else HOLDING
-            await until(lambda worker=worker, load=load: self._has(worker, load), what=f"{worker} is {load}")
+            await until(partial(self._has, worker, load), what=f"{worker} is {load}")
 
     async def _has(self, worker: str, load: str) -> bool:
         samples = await self.samples(worker)
@@ -330,20 +333,18 @@ class Rig:
     ) -> Gate:
         """Start a gateway. It looks at its workers once, and again only where `sections` say so."""
         log = self.folder / "decisions.jsonl"
-        settings = Settings(
-            workers=[
+        tree: dict[str, Any] = {
+            "workers": [
                 {"id": name, "url": (urls or {}).get(name, self.fleet.url(name)), "role": role_of(name)}
                 for name in workers
             ],
-            **{
-                "admin": {"port": None},
-                "routing": {"policy": policy},
-                "fleet": {"probe_interval_s": 3600, "scrape_interval_s": 3600, "sample_max_age_s": 3600},
-                "upstream": {"prefill": limits, "decode": limits, **(upstream or {})},
-                "telemetry": {"decision_log": log, "request_log": False},
-            }
-            | sections,
-        )
+            "admin": {"port": None},
+            "routing": {"policy": policy},
+            "fleet": {"probe_interval_s": 3600, "scrape_interval_s": 3600, "sample_max_age_s": 3600},
+            "upstream": {"prefill": limits, "decode": limits, **(upstream or {})},
+            "telemetry": {"decision_log": log, "request_log": False},
+        }
+        settings = Settings(**(tree | sections))
         gateway = await self.stack.enter_async_context(open_gateway(settings, instance="gw"))
         url = await self.stack.enter_async_context(_served(gateway.asgi, self.closing))
         return Gate(gateway, url, log, self.fleet, self.fleet.client)

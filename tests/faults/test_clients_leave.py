@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
-from tests.faults.fault_rig import CHAT, Ending, Gate, Rig, body_for, ids_preferring, until
+from tests.faults.fault_rig import CHAT, LONG_S, Ending, Gate, Rig, body_for, ids_preferring, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 
 BOTH_FORMS = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 POLICIES = pytest.mark.parametrize("policy", ["local", "remote"])
-ENDLESS = {"max_tokens": 50_000}
+ENDLESS: dict[str, Any] = {"max_tokens": 50_000}
 WAITING: dict[str, dict[str, Any]] = {
     "hang": {"kind": "hang"},
-    "slow": {"kind": "slow", "delay_s": 5.0},
-    "drip": {"kind": "drip", "delay_s": 5.0},
+    "slow": {"kind": "slow", "delay_s": LONG_S},
+    "drip": {"kind": "drip", "delay_s": LONG_S},
 }
 
 
@@ -80,7 +80,7 @@ async def test_during_the_prefill_leg(rig: Rig, name: str, stream: bool) -> None
 @POLICIES
 async def test_between_the_head_and_the_first_byte_of_a_drip(rig: Rig, policy: str) -> None:
     gate = await rig.gate(policy)
-    await rig.fleet.fault("d0", "drip", delay_s=5.0)
+    await rig.fleet.fault("d0", "drip", delay_s=LONG_S)
     headers = {"x-request-id": next(ids_preferring("p0", "d0"))}
     body = body_for(CHAT, stream=True, **ENDLESS)
     async with gate.client.stream("POST", gate.url + CHAT, json=body, headers=headers) as response:
@@ -92,7 +92,7 @@ async def test_between_the_head_and_the_first_byte_of_a_drip(rig: Rig, policy: s
 async def test_during_a_drip(rig: Rig, policy: str) -> None:
     gate = await rig.gate(policy)
     await rig.fleet.fault("d0", "drip", delay_s=0.002)
-    asks = {"stream_options": {"include_usage": True}}
+    asks: dict[str, Any] = {"stream_options": {"include_usage": True}}
     await leave_after_bytes(gate, body_for(CHAT, stream=True, **asks, **ENDLESS), 20)
     await is_cancelled(gate, policy)
     assert await rig.fleet.ended("d0") == {"abort": 1}

@@ -1,15 +1,17 @@
 """A fault of one decode worker, before a byte of its answer: another one answers, and only the first is blamed."""
 
+from typing import Any
+
 import pytest
 
-from tests.faults.fault_rig import CHAT, HASTY, PATIENT, Ending, Rig, body_for
+from tests.faults.fault_rig import CHAT, HASTY, LONG_S, PATIENT, Ending, Rig, body_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 
-BEFORE_A_BYTE = {
+BEFORE_A_BYTE: dict[str, tuple[dict[str, Any], str]] = {
     "refuse": ({"kind": "refuse"}, "connect"),
     "hang": ({"kind": "hang"}, "timeout"),
-    "too slow": ({"kind": "slow", "delay_s": 5.0}, "timeout"),
+    "too slow": ({"kind": "slow", "delay_s": LONG_S}, "timeout"),
     "500": ({"kind": "status", "status": 500}, "server_error"),
     "502": ({"kind": "status", "status": 502}, "server_error"),
     "504": ({"kind": "status", "status": 504}, "server_error"),

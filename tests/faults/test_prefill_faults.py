@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.fault_rig import CHAT, COMPLETIONS, HASTY, PATIENT, Ending, Rig, body_for
+from tests.faults.fault_rig import CHAT, COMPLETIONS, HASTY, LONG_S, PATIENT, Ending, Rig, body_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 
@@ -14,7 +14,7 @@ BOTH_FORMS = pytest.mark.parametrize("stream", [False, True], ids=["whole", "str
 BEFORE_A_BYTE: dict[str, tuple[dict[str, Any], str]] = {
     "refuse": ({"kind": "refuse"}, "connect"),
     "hang": ({"kind": "hang"}, "timeout"),
-    "too slow": ({"kind": "slow", "delay_s": 5.0}, "timeout"),
+    "too slow": ({"kind": "slow", "delay_s": LONG_S}, "timeout"),
     "500": ({"kind": "status", "status": 500}, "server_error"),
     "503": ({"kind": "status", "status": 503, "retry_after_s": 3}, "overloaded"),
     "429": ({"kind": "status", "status": 429, "retry_after_s": 3}, "overloaded"),
@@ -81,7 +81,7 @@ ANSWERED_BADLY: dict[str, tuple[dict[str, Any], str]] = {
     "no parameters": ({"kind": "no_kv_params"}, "protocol"),
     "less than declared": ({"kind": "wrong_content_length"}, "broken"),
     "more than declared": ({"kind": "short_content_length"}, "protocol"),
-    "drips too slowly": ({"kind": "drip", "delay_s": 5.0}, "timeout"),
+    "drips too slowly": ({"kind": "drip", "delay_s": LONG_S}, "timeout"),
 }
 
 
@@ -112,7 +112,7 @@ async def test_an_answer_without_usable_parameters_leaves_the_prefill_to_the_dec
 @BOTH_FORMS
 async def test_a_prefill_answer_that_drips_is_waited_for(rig: Rig, stream: bool) -> None:
     gate = await rig.gate("remote")
-    await rig.fleet.fault("p0", "drip", delay_s=0.0001)
+    await rig.fleet.fault("p0", "drip", delay_s=1e-6)
     await rig.is_right(await gate.ask(CHAT, body_for(CHAT, stream=stream)))
     await gate.ended(Ending(path="remote", prefill="p0", worker="d0"))
     sources = (await rig.fleet.samples("d0")).by("vllm:prompt_tokens_by_source_total", "source")
