@@ -35,7 +35,9 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes | A
     """
     declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
     if declared.isdigit() and int(declared) > max_bytes:
-        await _read_off(receive)
+        # A client that waits for 100 Continue has sent nothing yet, and asking for its body would make it.
+        if not any(name == b"expect" for name, _ in scope["headers"]):
+            await _read_off(receive)
         return api_errors.body_too_large(max_bytes)
     pieces: list[bytes] = []
     size = 0

@@ -14,15 +14,20 @@ TOO_LARGE = (
     b'"param":null,"code":"head_too_large"}}'
 )
 
+LINGER_S = 1.0
+
 
 class BoundedHeads(HttpToolsProtocol):
     """Counts the bytes of a head as they come."""
 
     _head_bytes = 0
     _in_head = False
+    _refused = False
 
     def data_received(self, data: bytes) -> None:
         """Read on, unless the head under way has grown too large."""
+        if self._refused:
+            return
         # A read that also ends an earlier body is not counted: what it brings of the next head is unknown, but bounded.
         counts = self._in_head or self.cycle is None or self.cycle.response_complete  # type: ignore[redundant-expr]
         super().data_received(data)
@@ -44,7 +49,8 @@ class BoundedHeads(HttpToolsProtocol):
         super().on_headers_complete()
 
     def _refuse(self) -> None:
-        self._in_head = False
+        self._refused = True
         if not self.transport.is_closing():
             self.transport.write(TOO_LARGE)
-            self.transport.close()
+            # Closed on unread bytes, the socket would be reset under the answer: some more is read and dropped.
+            self.loop.call_later(LINGER_S, self.transport.close)

@@ -6,6 +6,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from gateway.telemetry import line_queue
 from tests.faults.fault_rig import PATIENCE_S, Closing, Rig, running_fleet
 
 
@@ -17,8 +18,11 @@ async def closing() -> AsyncIterator[Closing]:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def rig(tmp_path: Path, closing: Closing, request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
+async def rig(
+    tmp_path: Path, closing: Closing, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Rig]:
     """Workers without faults; an indirect parameter has further settings for them."""
+    monkeypatch.setattr(line_queue, "FLUSH_S", 0.01)
     limits = httpx.Limits(max_keepalive_connections=0)
     async with AsyncExitStack() as stack:
         client = httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False, verify=False, limits=limits)

@@ -32,6 +32,11 @@ def blamed(kind: str) -> frozenset[str]:
     return frozenset() if kind == "overloaded" else frozenset({"p0"})
 
 
+def kept(name: str) -> frozenset[str]:
+    """Its token is the end of a prefill leg, so its KV is ready and nobody knows where."""
+    return frozenset({"p0"}) if name == "dies after its token" else frozenset()
+
+
 @BOTH_FORMS
 @pytest.mark.parametrize("name", BEFORE_A_BYTE)
 async def test_another_prefill_worker_is_asked(rig: Rig, name: str, stream: bool) -> None:
@@ -48,6 +53,7 @@ async def test_another_prefill_worker_is_asked(rig: Rig, name: str, stream: bool
             retries={kind: 1},
             errors={("p0", kind): 1},
             blamed=blamed(kind),
+            holding=kept(name),
         )
     )
     assert await rig.fleet.failed_transfers() == 0
@@ -70,6 +76,7 @@ async def test_without_another_prefill_worker_the_path_becomes_local(rig: Rig, n
             retries={kind: 1},
             errors={("p0", kind): 1},
             blamed=blamed(kind),
+            holding=kept(name),
         )
     )
     assert record.decision is not None
