@@ -48,7 +48,8 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes | A
         piece: bytes = message.get("body", b"")
         size += len(piece)
         if size > max_bytes:
-            await _read_off(receive)
+            if message.get("more_body", False):
+                await _read_off(receive)
             return api_errors.body_too_large(max_bytes)
         pieces.append(piece)
         if not message.get("more_body", False):
