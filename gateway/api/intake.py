@@ -58,6 +58,8 @@ class Intake:
         offered = self._offered(headers)
         if isinstance(offered, ApiError):
             return offered
+        if offered is not None:
+            peeked = replace(peeked, facts=replace(peeked.facts, prefill_from=offered))
         hide_usage = dialect.endpoint in CHUNKED_USAGE and peeked.stream and not peeked.include_usage
         request = ClientRequest(
             request_id=request_id,
@@ -70,7 +72,7 @@ class Intake:
             hide_usage=hide_usage,
             own_headers=self._own_headers(),
         )
-        return request, replace(peeked, facts=replace(peeked.facts, prefill_from=offered))
+        return request, peeked
 
     def _with_model(
         self, dialect: Dialect, body: bytes, headers: Headers, request_id: RequestId

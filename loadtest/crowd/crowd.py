@@ -7,7 +7,7 @@ their end. Whether a client leaves, and after how long, is drawn beforehand.
 import asyncio
 import time
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 
 from loadtest.client.attempt import Attempt, request_body
@@ -117,4 +117,4 @@ class _Crowd:
 
 async def run_crowd(options: CrowdOptions) -> CrowdResult:
     """Run a crowd to its end."""
-    return await _Crowd(replace(options)).run()
+    return await _Crowd(options).run()
