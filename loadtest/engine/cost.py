@@ -69,6 +69,7 @@ class CostTable:
 
     name: str
     step_overhead_s: float
+    sequence_overhead_s: float = 0.0
     tokens: Curve
     """All dense layers, element-wise operations and collectives, by the step's tokens."""
     sequences: Curve
@@ -87,6 +88,7 @@ class CostTable:
         decodes = work.decode_sequences
         return (
             self.step_overhead_s
+            + self.sequence_overhead_s * work.sequences
             + self.tokens.at(new_tokens + decodes)
             + self.sequences.at(len(work.prefill) + decodes)
             + cost.launch_s
@@ -115,6 +117,7 @@ def to_table(file: CostFile) -> CostTable:
     return CostTable(
         name=file.name,
         step_overhead_s=file.step_overhead_s,
+        sequence_overhead_s=file.sequence_overhead_s,
         tokens=tokens if file.collective is None else tokens.plus(_curve(file.collective)),
         sequences=_curve(file.output_layer),
         attention=file.attention,

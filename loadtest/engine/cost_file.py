@@ -74,6 +74,8 @@ class CostFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     name: str
     step_overhead_s: Seconds
     """Host work and sampling between the kernels of two steps."""
+    sequence_overhead_s: Seconds = 0.0
+    """Host work per sequence of a step that the GPU waits for."""
     dense: Knots
     """Matrix products, norms, activations and embeddings by tokens."""
     collective: Knots | None
