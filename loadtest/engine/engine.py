@@ -1,16 +1,18 @@
 """One engine in virtual time: the state machine that hosts drive.
 
 Steps are atomic. A step sees the queue as at its start, everything that it makes appears at its end, and with work
-left the next step starts at that same instant. Time comes in as an argument and never goes back.
+left the next step starts at that same instant. Steps that only repeat each other are planned together and jumped over;
+whatever comes between them ends the stretch with the step under way. Time comes in as an argument and never goes back.
 """
 
 from dataclasses import dataclass
 
-from loadtest.engine.cost import CostTable, transfer_seconds
-from loadtest.engine.kv_cache import BlockPool
-from loadtest.engine.scheduler import Scheduler, StepPlan
+from loadtest.engine.cost import transfer_seconds
+from loadtest.engine.kv_cache import KvCache
+from loadtest.engine.scheduler import Scheduler
 from loadtest.engine.sequence import LiveSequence, Phase
-from loadtest.engine.transfer import HeldKv, IncomingKv
+from loadtest.engine.stretch import CostModel, Stretch
+from loadtest.engine.transfer import Delayed, HeldKv, Link
 from loadtest.engine.types import (
     EngineEvent,
     EngineRequest,
@@ -21,13 +23,6 @@ from loadtest.engine.types import (
     TokenMade,
     TransferFinished,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    plan: StepPlan
-    duration_s: float
-    end_s: float
 
 
 @dataclass(slots=True)
@@ -47,41 +42,60 @@ class Engine:
     next `advance`. Requests that are added at one instant can share the step that starts then, because only
     `advance`, or time that goes on, starts it.
 
+    Args:
+        spec: its limits.
+        costs: what its steps cost.
+        tells_every_token: whether `TokenMade` comes for each token, or for each request's first only.
+
     Raises:
         ValueError: `now_s` lies before an earlier one.
     """
 
-    def __init__(self, spec: EngineSpec, costs: CostTable) -> None:
+    def __init__(self, spec: EngineSpec, costs: CostModel, *, tells_every_token: bool = True) -> None:
         self.spec = spec
+        self.link = Link()
+        """Its network interface, for whoever fetches KV from it."""
         self._costs = costs
-        self._pool = BlockPool(spec.total_blocks)
-        self._scheduler = Scheduler(spec, self._pool)
-        self._incoming = IncomingKv()
+        self._tells_every_token = tells_every_token
+        self._cache = KvCache(spec.total_blocks)
+        self._scheduler = Scheduler(spec, self._cache)
+        self._intake = Delayed(Phase.INTAKE)
+        self._incoming = Delayed(Phase.TRANSFERRING)
         self._held = HeldKv(spec.hold_lease_s)
+        self._sources: dict[str, Link] = {}
         self._live: dict[str, LiveSequence] = {}
-        self._step: _Step | None = None
+        self._stretch: Stretch | None = None
         self._now_s = 0.0
         self._may_start = False
         self._events: list[EngineEvent] = []
         self._counts = _Counts()
 
-    def add(self, request: EngineRequest, now_s: float) -> None:
+    def add(self, request: EngineRequest, now_s: float, *, source: Link | None = None) -> None:
         """Queue a request; one that can never fit is finished at once as rejected.
+
+        A decode leg's KV comes over the link of its `source`, if that is known, as well as over this engine's own.
 
         Raises:
             ValueError: the request contradicts itself, or its id is still in the engine.
         """
         self._run_to(now_s)
-        _check(request, self.spec)
+        spec = self.spec
+        _check(request, spec)
         if request.request_id in self._live:
             raise ValueError(f"request {request.request_id!r} is still in the engine")
         sequence = LiveSequence.of(request)
-        if _most_blocks(request, self.spec) > self.spec.total_blocks:
+        if _most_blocks(request, spec) > spec.total_blocks:
             self._tell_finished(sequence, FinishReason.REJECTED)
             return
         self._live[request.request_id] = sequence
-        self._scheduler.waiting.append(sequence)
-        self._may_start = True
+        if source is not None:
+            self._sources[request.request_id] = source
+        intake_s = spec.intake_s + spec.intake_token_s * request.prompt_tokens
+        if intake_s:
+            sequence.phase = Phase.INTAKE
+            self._intake.add(sequence, now_s + intake_s)
+        else:
+            self._enqueue(sequence)
 
     def cancel(self, request_id: str, now_s: float) -> bool:
         """Take a request out, whatever it is doing, and free its blocks; False where the engine has none such.
@@ -92,6 +106,7 @@ class Engine:
         sequence = self._live.get(request_id)
         if sequence is None:
             return False
+        self._cut()
         self._scheduler.remove(sequence)
         self._held.drop(request_id)
         self._forget(sequence)
@@ -112,24 +127,25 @@ class Engine:
         That is the end of the step, transfer or lease that ends first. It is the present where a step can start or
         something has happened that no `advance` has told.
         """
-        if self._events or (self._may_start and self._step is None):
+        if self._events or (self._may_start and self._stretch is None):
             return self._now_s
         return self._next_end_s()
 
     def advance(self, now_s: float) -> list[EngineEvent]:
         """Let time go on; everything that happened up to and including `now_s`, in order of time."""
         self._run_to(now_s)
-        self._start_step()
+        self._start()
         events, self._events = self._events, []
         return events
 
     def snapshot(self) -> EngineSnapshot:
         """Gauges and counters at the last `now_s`."""
-        scheduler, counts = self._scheduler, self._counts
+        self._settle_ended_steps()
+        scheduler, counts, cache = self._scheduler, self._counts, self._cache
         return EngineSnapshot(
             running=len(scheduler.running),
-            waiting=len(scheduler.waiting) + len(scheduler.ready) + len(self._incoming),
-            kv_used_ratio=self._pool.used_blocks / self._pool.total_blocks,
+            waiting=len(scheduler.waiting) + len(scheduler.ready) + len(self._incoming) + len(self._intake),
+            kv_used_ratio=cache.used_blocks / cache.total_blocks,
             prefix_queried_tokens=scheduler.prefix_queried_tokens,
             prefix_hit_tokens=scheduler.prefix_hit_tokens,
             remote_kv_tokens=counts.remote_kv_tokens,
@@ -146,70 +162,135 @@ class Engine:
             raise ValueError(f"time goes back from {self._now_s} to {now_s}")
         while True:
             if self._now_s < now_s:
-                self._start_step()
+                self._start()
             end_s = self._next_end_s()
             if end_s is None or end_s > now_s:
                 break
             self._now_s = end_s
-            self._settle()
+            self._end_what_is_due()
         self._now_s = now_s
 
     def _next_end_s(self) -> float | None:
-        step = self._step
-        ends = (None if step is None else step.end_s, self._incoming.next_end_s(), self._held.next_end_s())
+        ends = [self._intake.next_end_s(), self._incoming.next_end_s(), self._held.next_end_s()]
+        stretch = self._stretch
+        if stretch is not None:
+            ends.append(stretch.step_end_s(stretch.settled + 1) if self._tells_every_token else stretch.end_s)
         return min((end for end in ends if end is not None), default=None)
 
-    def _settle(self) -> None:
-        """Let everything end that ends now."""
-        if self._step is not None and self._step.end_s <= self._now_s:
-            self._finish_step(self._step)
-        for sequence in self._incoming.pop_due(self._now_s):
+    def _end_what_is_due(self) -> None:
+        stretch, now_s = self._stretch, self._now_s
+        if stretch is not None and (self._tells_every_token or stretch.end_s <= now_s):
+            self._settle_ended_steps()
+        for sequence in self._intake.pop_due(now_s):
+            self._enqueue(sequence)
+        for sequence in self._incoming.pop_due(now_s):
             self._receive(sequence)
-        for sequence in self._held.pop_due(self._now_s):
+        for sequence in self._held.pop_due(now_s):
             self._forget(sequence)
 
-    def _start_step(self) -> None:
-        if self._step is not None or not self._may_start:
+    def _start(self) -> None:
+        if self._stretch is not None or not self._may_start:
             return
         self._may_start = False
         plan = self._scheduler.plan()
         while plan.is_empty and plan.preempted:
             plan = self._scheduler.plan()
         for sequence in plan.reserved:
-            wait_s = transfer_seconds(sequence.missing_remote_tokens, self.spec)
-            self._incoming.start(sequence, self._now_s + wait_s)
+            self._incoming.add(sequence, self._transfer_end_s(sequence))
         if not plan.is_empty:
-            duration_s = self._costs.step_seconds(plan.work())
-            self._step = _Step(plan, duration_s, self._now_s + duration_s)
+            self._stretch = Stretch(plan, self._costs, self._now_s)
 
-    def _finish_step(self, step: _Step) -> None:
-        self._step = None
+    def _transfer_end_s(self, sequence: LiveSequence) -> float:
+        spec = self.spec
+        tokens = sequence.remote_tokens if spec.transfers_whole_prompt else sequence.missing_remote_tokens
+        source = self._sources.pop(sequence.request.request_id, None)
+        if not spec.transfers_share_link:
+            return self._now_s + transfer_seconds(tokens, spec)
+        links = [self.link] if source is None else [self.link, source]
+        start_s = max(self._now_s, *(link.free_at_s for link in links))
+        end_s = start_s + transfer_seconds(tokens, spec)
+        for link in links:
+            # The latency is set-up, during which the link serves others.
+            link.free_at_s = end_s - spec.transfer_latency_s
+        return end_s
+
+    def _cut(self) -> None:
+        """Something changed: no step begins any more before the next plan."""
+        self._settle_ended_steps()
+        stretch = self._stretch
+        if stretch is None:
+            return
+        # At the very end of a step the next one has not begun yet.
+        begun = stretch.settled == 0 or stretch.step_end_s(stretch.settled) < self._now_s
+        stretch.steps = stretch.settled + begun
+        if not begun:
+            self._end_stretch(stretch)
+
+    def _settle_ended_steps(self) -> None:
+        """Account for the steps of a stretch that have ended by now."""
+        stretch = self._stretch
+        if stretch is None:
+            return
+        ended = stretch.ended_steps(self._now_s)
+        batch = self._scheduler.decoding
+        while stretch.settled < ended:
+            steps = 1 if self._tells_every_token else ended - stretch.settled
+            batch.begin(steps)
+            batch.advance(steps)
+            stretch.settled += steps
+            self._counts.steps += steps
+            self._counts.generated_tokens += steps * len(batch)
+            self._tell_tokens(stretch)
+        if ended == stretch.steps:
+            self._end_stretch(stretch)
+        else:
+            batch.begin(1)
+
+    def _tell_tokens(self, stretch: Stretch) -> None:
+        batch = self._scheduler.decoding
+        for sequence in stretch.plan.beginners:
+            self._counts.prompt_tokens += sequence.request.prompt_tokens
+        if self._tells_every_token:
+            at_s = stretch.step_end_s(stretch.settled)
+            for sequence in batch:
+                index = batch.generated_tokens(sequence) - 1
+                self._events.append(TokenMade(at_s=at_s, request_id=sequence.request.request_id, index=index))
+            return
+        for sequence in stretch.plan.beginners:
+            if sequence.phase is Phase.DECODING:
+                self._tell_first_token(sequence)
+
+    def _end_stretch(self, stretch: Stretch) -> None:
+        self._stretch = None
         self._may_start = True
-        self._counts.steps += 1
-        self._counts.busy_s += step.duration_s
-        for sequence in step.plan.decodes:
-            if sequence.phase is Phase.RUNNING:
-                sequence.computed_tokens += 1
-                self._make_token(sequence)
-        for sequence, new in step.plan.chunks:
-            if sequence.phase is Phase.RUNNING:
+        self._counts.busy_s += stretch.end_s - stretch.start_s
+        for sequence in self._scheduler.decoding.pop_done():
+            self._finish(sequence)
+        for sequence, new in stretch.plan.chunks:
+            if sequence.phase is Phase.PREFILLING:
                 sequence.computed_tokens += new
                 if sequence.computed_tokens == sequence.known_tokens:
-                    self._make_token(sequence)
+                    self._end_prefill(sequence)
 
-    def _make_token(self, sequence: LiveSequence) -> None:
+    def _end_prefill(self, sequence: LiveSequence) -> None:
+        """The last chunk's step makes a token too."""
         index = sequence.generated_tokens
         if not index:
             self._counts.prompt_tokens += sequence.request.prompt_tokens
-        sequence.generated_tokens = index + 1
+        if not index or self._tells_every_token:
+            self._events.append(TokenMade(at_s=self._now_s, request_id=sequence.request.request_id, index=index))
+        sequence.generated_tokens += 1
         sequence.known_tokens += 1
         self._counts.generated_tokens += 1
-        self._events.append(TokenMade(at_s=self._now_s, request_id=sequence.request.request_id, index=index))
-        if sequence.is_done:
+        if sequence.left_tokens:
+            self._scheduler.join_batch(sequence)
+        else:
+            self._scheduler.remove(sequence)
             self._finish(sequence)
 
     def _finish(self, sequence: LiveSequence) -> None:
-        self._scheduler.remove(sequence)
+        """All its tokens are made; the batch has let it go."""
+        self._scheduler.running.pop(sequence, None)
         self._counts.finished += 1
         self._tell_finished(sequence, FinishReason.LENGTH)
         if sequence.request.holds_kv:
@@ -218,18 +299,30 @@ class Engine:
         else:
             self._forget(sequence)
 
+    def _enqueue(self, sequence: LiveSequence) -> None:
+        self._cut()
+        sequence.phase = Phase.WAITING
+        self._scheduler.waiting.append(sequence)
+        self._may_start = True
+
     def _receive(self, sequence: LiveSequence) -> None:
+        self._cut()
         self._counts.remote_kv_tokens += sequence.missing_remote_tokens
         self._scheduler.note_arrived(sequence)
         self._may_start = True
         self._events.append(TransferFinished(at_s=self._now_s, request_id=sequence.request.request_id))
 
     def _forget(self, sequence: LiveSequence) -> None:
-        self._pool.release(sequence.blocks)
-        sequence.blocks = []
+        """Its blocks are free; whoever waits for some may have them."""
+        self._cut()
+        self._scheduler.release(sequence)
         sequence.phase = Phase.GONE
         del self._live[sequence.request.request_id]
+        self._sources.pop(sequence.request.request_id, None)
         self._may_start = True
+
+    def _tell_first_token(self, sequence: LiveSequence) -> None:
+        self._events.append(TokenMade(at_s=self._now_s, request_id=sequence.request.request_id, index=0))
 
     def _tell_finished(self, sequence: LiveSequence, reason: FinishReason) -> None:
         self._events.append(
@@ -253,5 +346,5 @@ def _check(request: EngineRequest, spec: EngineSpec) -> None:
         raise ValueError("a request has at least one prompt token and one output token")
     if not 0 <= request.remote_tokens <= request.prompt_tokens:
         raise ValueError("remote tokens are prompt tokens")
-    if len(request.block_hashes) > request.prompt_tokens // spec.block_tokens:
-        raise ValueError("only full blocks of the prompt have a hash")
+    if len(request.block_hashes) > -(-(request.prompt_tokens // spec.block_tokens) // request.hash_blocks):
+        raise ValueError("only pieces with a full block of the prompt have a hash")

@@ -3,29 +3,36 @@
 Running sequences come first, in order of admission; then the queue, first come first served, until the token budget,
 the running slots or the blocks run out. The head of the queue blocks those behind it. Sequences whose remote KV has
 arrived go before the queue, for they hold blocks that the head may be waiting for.
+
+Every sequence that decodes is in every step: the token budget is at least as large as the batch can be.
 """
 
 from collections import deque
 from dataclasses import dataclass, field
 
 from loadtest.engine.cost import StepWork
-from loadtest.engine.kv_cache import BlockPool
+from loadtest.engine.decoding import DecodeBatch
+from loadtest.engine.kv_cache import KvCache
 from loadtest.engine.sequence import LiveSequence, Phase
 from loadtest.engine.types import EngineSpec
 
 
 @dataclass(slots=True, eq=False)
 class StepPlan:
-    """One step's work by sequence, and what planning it changed."""
+    """The work of the next steps, and what planning it changed."""
 
-    decodes: list[LiveSequence] = field(default_factory=list)
+    decodes: int = 0
     """Sequences that compute their one missing token and so make the next."""
+    decode_context_tokens: int = 0
     chunks: list[tuple[LiveSequence, int]] = field(default_factory=list)
     """Sequences that compute more than one token, and how many."""
-    decode_context_tokens: int = 0
+    beginners: list[LiveSequence] = field(default_factory=list)
+    """Of the decoding ones those that make their first token."""
     reserved: list[LiveSequence] = field(default_factory=list)
     """Decode legs that got their blocks: their transfers begin now."""
     preempted: int = 0
+    steps: int = 1
+    """How many steps in a row, unless something comes between, have this work; chunks never have more than one."""
 
     @property
     def is_empty(self) -> bool:
@@ -33,10 +40,10 @@ class StepPlan:
         return not self.decodes and not self.chunks
 
     def work(self) -> StepWork:
-        """The step's work as the cost table sees it; before any progress is noted."""
+        """The first step's work as the cost table sees it; before any progress is noted."""
         return StepWork(
             prefill=tuple((new, sequence.computed_tokens) for sequence, new in self.chunks),
-            decode_sequences=len(self.decodes),
+            decode_sequences=self.decodes,
             decode_context_tokens=self.decode_context_tokens,
         )
 
@@ -44,34 +51,52 @@ class StepPlan:
 class Scheduler:
     """The queue, the running batch and the rules of admission and preemption."""
 
-    def __init__(self, spec: EngineSpec, pool: BlockPool) -> None:
-        self.running: list[LiveSequence] = []
+    def __init__(self, spec: EngineSpec, cache: KvCache) -> None:
+        self.running: dict[LiveSequence, None] = {}
+        """In order of admission."""
+        self.decoding = DecodeBatch(cache, spec.block_tokens)
         self.waiting: deque[LiveSequence] = deque()
         self.ready: deque[LiveSequence] = deque()
         self.prefix_queried_tokens = 0
         self.prefix_hit_tokens = 0
         self.preemptions = 0
         self._spec = spec
-        self._pool = pool
+        self._cache = cache
+        self._prefilling: list[LiveSequence] = []
         self._refused: tuple[LiveSequence, int] | None = None
 
     def plan(self) -> StepPlan:
-        """Choose the next step's work, giving out blocks and slots; a step that preempts admits nothing."""
+        """Choose the next work, giving out blocks and slots; a step that preempts admits nothing."""
         plan = StepPlan()
-        budget = self._continue_running(plan)
+        self._make_room(plan)
+        self.decoding.begin(1)
+        budget = self._spec.max_batched_tokens - len(self.decoding)
+        for sequence in self._prefilling:
+            budget -= self._compute(sequence, plan, budget)
         if not plan.preempted:
             self._admit(plan, budget)
+        plan.decodes = len(self.decoding)
+        plan.decode_context_tokens = self.decoding.context_tokens
+        plan.steps = self._steady_steps(plan)
         return plan
 
+    def join_batch(self, sequence: LiveSequence) -> None:
+        """Its prompt is computed: it decodes from the next step on."""
+        self._prefilling.remove(sequence)
+        self.decoding.join(sequence)
+
     def remove(self, sequence: LiveSequence) -> None:
-        """Take a sequence out of whichever of the three lists has it."""
+        """Take a sequence out of wherever it is."""
         match sequence.phase:
-            case Phase.RUNNING:
-                self.running.remove(sequence)
+            case Phase.DECODING:
+                self.decoding.leave(sequence)
+            case Phase.PREFILLING:
+                self._prefilling.remove(sequence)
             case Phase.WAITING:
                 self.waiting.remove(sequence)
             case Phase.READY:
                 self.ready.remove(sequence)
+        self.running.pop(sequence, None)
 
     def note_arrived(self, sequence: LiveSequence) -> None:
         """A decode leg's KV is complete: all but its last token count as computed, and others may use its blocks."""
@@ -82,22 +107,18 @@ class Scheduler:
         sequence.phase = Phase.READY
         self.ready.append(sequence)
 
-    def _continue_running(self, plan: StepPlan) -> int:
-        budget = self._spec.max_batched_tokens
-        running = self.running
-        at = 0
-        while at < len(running) and budget:
-            sequence = running[at]
-            if sequence.known_tokens <= sequence.block_room_tokens or self._grow(sequence, plan):
-                budget -= self._schedule(sequence, plan, budget)
-                at += 1
-        return budget
+    def _make_room(self, plan: StepPlan) -> None:
+        """Preempt from the back until the next step's new blocks can be had."""
+        while self.decoding.blocks_due() > self._cache.available_blocks:
+            self._preempt(next(reversed(self.running)))
+            plan.preempted += 1
 
     def _admit(self, plan: StepPlan, budget: int) -> None:
-        while budget and len(self.running) < self._spec.max_running and (self.ready or self.waiting):
+        spec = self._spec
+        while budget > 0 and len(self.running) < spec.max_running and (self.ready or self.waiting):
             if self.ready:
                 sequence = self.ready.popleft()
-            elif self._place(self.waiting[0]):
+            elif len(plan.reserved) < spec.reservations_per_step and self._place(self.waiting[0]):
                 sequence = self.waiting.popleft()
             else:
                 return
@@ -105,72 +126,90 @@ class Scheduler:
                 sequence.phase = Phase.TRANSFERRING
                 plan.reserved.append(sequence)
             else:
-                sequence.phase = Phase.RUNNING
-                self.running.append(sequence)
-                budget -= self._schedule(sequence, plan, budget)
+                self.running[sequence] = None
+                budget -= self._start(sequence, plan, budget)
 
-    def _schedule(self, sequence: LiveSequence, plan: StepPlan, budget: int) -> int:
-        new = sequence.known_tokens - sequence.computed_tokens
-        if new == 1:
-            plan.decodes.append(sequence)
-            plan.decode_context_tokens += sequence.known_tokens
-        else:
-            new = min(new, budget)
+    def _start(self, sequence: LiveSequence, plan: StepPlan, budget: int) -> int:
+        """An admitted sequence's first work here; how much of the budget it takes."""
+        if sequence.known_tokens - sequence.computed_tokens > 1:
+            sequence.phase = Phase.PREFILLING
+            self._prefilling.append(sequence)
+            return self._compute(sequence, plan, budget)
+        self.decoding.join(sequence)
+        self._register(sequence, sequence.known_tokens)
+        if not sequence.generated_tokens:
+            plan.beginners.append(sequence)
+        return 1
+
+    def _compute(self, sequence: LiveSequence, plan: StepPlan, budget: int) -> int:
+        """Compute as much of a prompt as the budget has left."""
+        new = min(sequence.known_tokens - sequence.computed_tokens, budget)
+        if new > 0:
             plan.chunks.append((sequence, new))
-        if sequence.computed_tokens < sequence.request.prompt_tokens:
             self._register(sequence, sequence.computed_tokens + new)
         return new
 
+    def _steady_steps(self, plan: StepPlan) -> int:
+        """How long the same sequences go on decoding, with nothing to tell and nothing to admit between."""
+        if plan.chunks or plan.beginners or plan.preempted or not plan.decodes:
+            return 1
+        if self.waiting and self._refused is None and len(self.running) < self._spec.max_running:
+            return 1
+        return max(1, self.decoding.affordable_steps(self.decoding.steps_to_end()))
+
     def _place(self, sequence: LiveSequence) -> bool:
         """Give a waiting sequence blocks for all its known tokens, cached ones first; False where they do not fit."""
-        if self._refused == (sequence, self._pool.openings):
+        if self._refused == (sequence, self._cache.openings):
             return False
         size = self._spec.block_tokens
-        hashes = sequence.request.block_hashes
-        cached = self._pool.match(hashes, (sequence.known_tokens - 1) // size)
-        needed = -(-sequence.known_tokens // size)
-        blocks = self._pool.claim(cached, needed - len(cached))
-        if blocks is None:
-            self._refused = (sequence, self._pool.openings)
+        request = sequence.request
+        # Of a prompt that is known whole the last token is computed again: its logits are wanted.
+        wanted = (sequence.known_tokens - 1) // size
+        runs, run_blocks = self._cache.match(request.block_hashes, request.hash_blocks, wanted)
+        blocks = -(-sequence.known_tokens // size)
+        if not self._cache.claim(runs, blocks - run_blocks):
+            self._refused = (sequence, self._cache.openings)
             return False
-        sequence.blocks = blocks
-        sequence.block_room_tokens = needed * size
-        sequence.registered_blocks = len(cached)
-        sequence.computed_tokens = len(cached) * size
-        self._count_hits(sequence)
-        return True
-
-    def _count_hits(self, sequence: LiveSequence) -> None:
+        self._refused = None
+        sequence.runs, sequence.run_blocks, sequence.held_blocks = runs, run_blocks, blocks
+        sequence.computed_tokens = min(run_blocks, wanted) * size
         if sequence.cached_tokens is None:
             sequence.cached_tokens = sequence.computed_tokens
-            self.prefix_queried_tokens += sequence.request.prompt_tokens
+            self.prefix_queried_tokens += request.prompt_tokens
             self.prefix_hit_tokens += sequence.computed_tokens
+        return True
 
     def _register(self, sequence: LiveSequence, present_tokens: int) -> None:
         """Make prompt blocks known that are full once `present_tokens` tokens are there."""
-        hashes = sequence.request.block_hashes
-        done, full = sequence.registered_blocks, min(present_tokens // self._spec.block_tokens, len(hashes))
-        if full > done:
-            self._pool.register(sequence.blocks[done:full], hashes[done:full])
-            sequence.registered_blocks = full
-
-    def _grow(self, sequence: LiveSequence, plan: StepPlan) -> bool:
-        """One more block for a running sequence, preempting from the back; False where it fell itself."""
-        while (block := self._pool.take()) is None:
-            victim = self.running.pop()
-            self._preempt(victim)
-            plan.preempted += 1
-            if victim is sequence:
-                return False
-        sequence.blocks.append(block)
-        sequence.block_room_tokens += self._spec.block_tokens
-        return True
+        request = sequence.request
+        piece = request.hash_blocks
+        full = min(
+            present_tokens // self._spec.block_tokens,
+            request.prompt_tokens // self._spec.block_tokens,
+            len(request.block_hashes) * piece,
+        )
+        done = sequence.run_blocks
+        while done < full:
+            at, first = divmod(done, piece)
+            blocks = min(piece - first, full - done)
+            run = self._cache.register(request.block_hashes[at], first, blocks)
+            if run is not None:
+                sequence.runs.append(run)
+            done += blocks
+        sequence.run_blocks = max(sequence.run_blocks, done)
 
     def _preempt(self, victim: LiveSequence) -> None:
-        self._pool.release(victim.blocks)
-        victim.blocks = []
-        victim.block_room_tokens = victim.computed_tokens = victim.registered_blocks = 0
+        self.remove(victim)
+        self.release(victim)
+        victim.computed_tokens = 0
         victim.preemptions += 1
         victim.phase = Phase.WAITING
         self.preemptions += 1
         self.waiting.appendleft(victim)
+
+    def release(self, sequence: LiveSequence) -> None:
+        """Give back all its blocks."""
+        named = sum(run.blocks for run in sequence.runs)
+        self._cache.release(sequence.runs, sequence.held_blocks - named)
+        sequence.runs = []
+        sequence.run_blocks = sequence.held_blocks = 0

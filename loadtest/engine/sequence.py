@@ -6,19 +6,25 @@ Only `Scheduler` and `Engine` change a sequence; whoever holds one of its blocks
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from loadtest.engine.kv_cache import Run
 from loadtest.engine.types import EngineRequest
 
 
 class Phase(Enum):
     """Where a sequence is."""
 
+    INTAKE = auto()
+    """Being read and tokenised; the scheduler does not know it yet."""
     WAITING = auto()
     """In the queue, without blocks."""
     TRANSFERRING = auto()
     """Has blocks; its remote KV is on the way into them."""
     READY = auto()
     """Its remote KV has arrived; waits for a slot."""
-    RUNNING = auto()
+    PREFILLING = auto()
+    """In the batch with more than one token to compute."""
+    DECODING = auto()
+    """In the batch; every step adds one token."""
     HELD = auto()
     """Finished; its blocks wait to be fetched."""
     GONE = auto()
@@ -26,7 +32,11 @@ class Phase(Enum):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class LiveSequence:
-    """A request's progress; compared by identity."""
+    """A request's progress; compared by identity.
+
+    While it decodes its counts stand still, and the engine's decode clock tells how far it is: `known_tokens` and
+    `generated_tokens` are those of `joined_clock`.
+    """
 
     request: EngineRequest
     known_tokens: int
@@ -35,11 +45,14 @@ class LiveSequence:
     computed_tokens: int = 0
     """Leading known tokens whose KV is in this engine."""
     generated_tokens: int = 0
-    blocks: list[int] = field(default_factory=list)
-    block_room_tokens: int = 0
-    """Tokens that fit in `blocks`."""
-    registered_blocks: int = 0
-    """Leading blocks that the prefix cache knows."""
+    joined_clock: int = 0
+    """Decode steps that the engine had done when this one began to decode."""
+    runs: list[Run] = field(default_factory=list)
+    """Its leading blocks that have content others can ask for."""
+    run_blocks: int = 0
+    """Blocks in `runs`."""
+    held_blocks: int = 0
+    """Blocks that it was given: those in `runs`, and those without a run behind them."""
     remote_tokens: int = 0
     """Leading prompt tokens that a transfer will bring; zero once it has."""
     cached_tokens: int | None = None
@@ -57,6 +70,6 @@ class LiveSequence:
         return max(0, self.remote_tokens - self.computed_tokens)
 
     @property
-    def is_done(self) -> bool:
-        """True once all requested tokens are made."""
-        return self.generated_tokens == self.request.output_tokens
+    def left_tokens(self) -> int:
+        """Output tokens still to be made, as of `generated_tokens`."""
+        return self.request.output_tokens - self.generated_tokens

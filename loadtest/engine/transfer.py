@@ -1,12 +1,22 @@
-"""Both ends of a KV transfer: what a prefill leg holds until it is fetched, and what is on its way in.
-
-Transfers share nothing: each runs at the full rate, as it does between distinct pairs of workers.
-"""
+"""Both ends of a KV transfer: what a prefill leg holds until it is fetched, and what is on its way in."""
 
 from collections import OrderedDict
 from heapq import heappop, heappush
 
 from loadtest.engine.sequence import LiveSequence, Phase
+
+
+class Link:
+    """One worker's network interface: transfers follow one another at the full rate.
+
+    Sharing the rate among them would end the last one at the same time and all others later.
+    """
+
+    __slots__ = ("free_at_s",)
+
+    def __init__(self) -> None:
+        self.free_at_s = 0.0
+        """When the transfers that were begun are through."""
 
 
 class HeldKv:
@@ -40,32 +50,33 @@ class HeldKv:
         return due
 
 
-class IncomingKv:
-    """Transfers under way into this engine; a cancelled sequence leaves by its phase."""
+class Delayed:
+    """Sequences that come back after some time, all in one phase; one that has changed its phase has left."""
 
-    __slots__ = ("_heap", "_serial")
+    __slots__ = ("_heap", "_phase", "_serial")
 
-    def __init__(self) -> None:
+    def __init__(self, phase: Phase) -> None:
+        self._phase = phase
         self._heap: list[tuple[float, int, LiveSequence]] = []
         self._serial = 0
 
     def __len__(self) -> int:
-        return sum(sequence.phase is Phase.TRANSFERRING for _, _, sequence in self._heap)
+        return sum(sequence.phase is self._phase for _, _, sequence in self._heap)
 
-    def start(self, sequence: LiveSequence, end_s: float) -> None:
-        """Begin a transfer that ends at `end_s`; equal ends keep the order in which they began."""
+    def add(self, sequence: LiveSequence, end_s: float) -> None:
+        """Wait until `end_s`; equal ends keep the order in which they began."""
         self._serial += 1
         heappush(self._heap, (end_s, self._serial, sequence))
 
     def next_end_s(self) -> float | None:
-        """When the first transfer ends."""
+        """When the first one comes back."""
         heap = self._heap
-        while heap and heap[0][2].phase is not Phase.TRANSFERRING:
+        while heap and heap[0][2].phase is not self._phase:
             heappop(heap)
         return heap[0][0] if heap else None
 
     def pop_due(self, now_s: float) -> list[LiveSequence]:
-        """End and return all transfers up to now, in the order of their ends."""
+        """All that come back up to now, in the order of their ends."""
         due = []
         while (end_s := self.next_end_s()) is not None and end_s <= now_s:
             due.append(heappop(self._heap)[2])

@@ -31,16 +31,30 @@ class EngineSpec:
     kv_bytes_per_token: int = 327_680
     transfer_bytes_per_s: float = 50e9
     transfer_latency_s: float = 0.002
+    transfers_share_link: bool = True
+    """Transfers out of or into one worker follow one another at the full rate; else each has that rate to itself."""
+    transfers_whole_prompt: bool = False
+    """Tokens that the decode side has in its prefix cache are transferred all the same."""
+    reservations_per_step: int = 1 << 30
+    """How many decode legs may get their blocks between two steps."""
+    intake_s: float = 0.0
+    """From a request's arrival to its place in the queue: HTTP and validation."""
+    intake_token_s: float = 0.0
+    """Tokenising: more of the same, per prompt token."""
     hold_lease_s: float = 30.0
     """How long a prefill leg's blocks wait for their transfer before they are given up."""
+
+    def __post_init__(self) -> None:
+        if self.max_batched_tokens < self.max_running:
+            raise ValueError("a step's token budget must allow one token for every running sequence, as in vLLM")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRequest:
     """One sequence for the engine to serve.
 
-    `block_hashes` are chained 64-bit hashes of the prompt's full blocks (`prompt_tokens // block_tokens` of them):
-    equal leading hashes are equal leading tokens.
+    `block_hashes` are chained 64-bit hashes of the prompt's pieces of `hash_blocks` blocks each, the last of which may
+    be shorter: equal leading hashes are equal leading tokens. Only full blocks are ever found again.
     """
 
     request_id: str
@@ -48,6 +62,7 @@ class EngineRequest:
     output_tokens: int
     """How many tokens to generate, at least 1."""
     block_hashes: tuple[int, ...] = ()
+    hash_blocks: int = 1
     holds_kv: bool = False
     """A prefill leg: after its last token its blocks stay until `release_held` or the lease ends."""
     remote_tokens: int = 0

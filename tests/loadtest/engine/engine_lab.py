@@ -27,6 +27,16 @@ SPEC = EngineSpec(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class SteadyStretch:
+    """Steps that take equally long."""
+
+    step_s: float
+
+    def seconds(self, steps: int) -> float:
+        return self.step_s * steps
+
+
 @dataclass(slots=True)
 class SteadyCosts:
     """Every step takes equally long; the work of each is kept."""
@@ -38,6 +48,10 @@ class SteadyCosts:
         self.steps.append(work)
         return self.step_s
 
+    def decode_stretch(self, sequences: int, context_tokens: int) -> SteadyStretch:
+        self.steps.append(StepWork(decode_sequences=sequences, decode_context_tokens=context_tokens))
+        return SteadyStretch(self.step_s)
+
 
 def chain(name: int, blocks: int) -> tuple[int, ...]:
     """The hashes of a text's leading blocks; texts differ by name."""
@@ -47,11 +61,11 @@ def chain(name: int, blocks: int) -> tuple[int, ...]:
 class Lab:
     """One engine, the events that it gave, and readings of them."""
 
-    def __init__(self, **limits: Any) -> None:
+    def __init__(self, *, tells_every_token: bool = True, **limits: Any) -> None:
         settings = {name: getattr(SPEC, name) for name in EngineSpec.__slots__}
         self.spec = EngineSpec(**(settings | limits))
         self.costs = SteadyCosts()
-        self.engine = Engine(self.spec, self.costs)
+        self.engine = Engine(self.spec, self.costs, tells_every_token=tells_every_token)
         self.events: list[EngineEvent] = []
         self.now_s = 0.0
 

@@ -2,9 +2,12 @@
 
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadtest.engine.scheduler import Scheduler
+from loadtest.engine.sequence import LiveSequence, Phase
 from loadtest.engine.types import FinishReason, RequestFinished, TokenMade
 from tests.loadtest.engine.engine_lab import Lab
 
@@ -26,7 +29,7 @@ ACTION = st.one_of(
 LIMITS = st.fixed_dictionaries(
     {
         "total_blocks": st.integers(4, 24),
-        "max_batched_tokens": st.integers(1, 40),
+        "max_batched_tokens": st.integers(5, 40),
         "max_running": st.integers(1, 5),
         "hold_lease_s": st.sampled_from([2.0, 50.0]),
         "transfer_latency_s": st.sampled_from([0.0, 0.5]),
@@ -37,8 +40,8 @@ LIMITS = st.fixed_dictionaries(
 class Host:
     """Carries actions out and remembers what it asked for."""
 
-    def __init__(self, limits: dict[str, float]) -> None:
-        self.lab = Lab(**limits)
+    def __init__(self, limits: dict[str, float], *, tells_every_token: bool = True) -> None:
+        self.lab = Lab(tells_every_token=tells_every_token, **limits)
         self.outputs: dict[str, int] = {}
         self.cancelled: set[str] = set()
 
@@ -63,14 +66,38 @@ class Host:
 
 def check_blocks(lab: Lab) -> None:
     """Every reference belongs to a live sequence, and every block is in exactly one place."""
-    pool = lab.engine._pool
-    owned = Counter(block for sequence in lab.engine._live.values() for block in sequence.blocks)
-    assert {block: n for block, n in enumerate(pool._references) if n} == owned
-    assert len(owned) == pool.used_blocks
-    assert set(pool._released).isdisjoint(owned)
-    assert pool.used_blocks + pool.available_blocks == lab.spec.total_blocks
-    content = {block_hash: block for block, block_hash in enumerate(pool._hash_of) if block_hash is not None}
-    assert content == pool._block_of
+    lab.engine.snapshot()
+    cache, batch = lab.engine._cache, lab.engine._scheduler.decoding
+    owned = Counter(run for sequence in lab.engine._live.values() for run in sequence.runs)
+    assert all(run.references == n for run, n in owned.items())
+    named = sum(run.blocks for run in owned)
+    nameless = sum(held_blocks(lab, sequence) - sum(run.blocks for run in sequence.runs) for sequence in live(lab))
+    assert named + nameless == cache.used_blocks
+    assert cache.used_blocks + cache.available_blocks == lab.spec.total_blocks
+    assert set(cache._released).isdisjoint(owned)
+    assert sum(run.blocks for run in cache._released) == cache._released_blocks
+    assert all(run.references == 0 and run.blocks > 0 for run in cache._released)
+    assert all(run.piece_hash == name for name, runs in cache._runs.items() for run in runs)
+    assert batch.context_tokens == sum(known_tokens(lab, sequence) for sequence in batch)
+
+
+def live(lab: Lab) -> list[LiveSequence]:
+    return list(lab.engine._live.values())
+
+
+def known_tokens(lab: Lab, sequence: LiveSequence) -> int:
+    """Prompt and output so far, the clock read."""
+    done = lab.engine._scheduler.decoding.clock - sequence.joined_clock if sequence.phase is Phase.DECODING else 0
+    return sequence.known_tokens + done
+
+
+def held_blocks(lab: Lab, sequence: LiveSequence) -> int:
+    """What a sequence was given: a decoding one has room for all tokens but, between steps, the newest."""
+    if sequence.phase is not Phase.DECODING:
+        return sequence.held_blocks
+    under_way = lab.engine._stretch is not None
+    written = known_tokens(lab, sequence) - 1 + under_way
+    return max(sequence.held_blocks, -(-written // lab.spec.block_tokens))
 
 
 def check_step(lab: Lab) -> None:
@@ -131,3 +158,38 @@ def test_how_often_the_host_looks_changes_nothing(actions: list[dict], looks: li
     once.lab.run(500)
     assert often.lab.events == once.lab.events
     assert often.lab.engine.snapshot() == once.lab.engine.snapshot()
+
+
+@settings(max_examples=150, deadline=None)
+@given(limits=LIMITS, actions=st.lists(ACTION, max_size=30))
+def test_hearing_first_tokens_only_changes_nothing(limits: dict[str, float], actions: list[dict | tuple]) -> None:
+    every, first = Host(limits), Host(limits, tells_every_token=False)
+    for host in (every, first):
+        for action in actions:
+            host.act(action)
+        host.lab.drain()
+    told = [event for event in every.lab.events if not (isinstance(event, TokenMade) and event.index)]
+    assert sorted(first.lab.events, key=repr) == sorted(told, key=repr)
+    assert first.lab.engine.snapshot() == every.lab.engine.snapshot()
+
+
+@settings(max_examples=150, deadline=None)
+@given(limits=LIMITS, actions=st.lists(ACTION, max_size=30))
+def test_jumping_over_steps_changes_nothing(limits: dict[str, float], actions: list[dict | tuple]) -> None:
+    # Transfers end between steps here, so that no change falls on a step's very end, where a jump may put it first.
+    limits = limits | {"transfer_latency_s": 0.3125, "transfer_bytes_per_s": 64.0, "hold_lease_s": 50.1875}
+    jumping, stepping = Host(limits), Host(limits)
+    with pytest.MonkeyPatch.context() as patch:
+        run(jumping, actions)
+        patch.setattr(Scheduler, "_steady_steps", lambda self, plan: 1)
+        run(stepping, actions)
+    assert sorted(stepping.lab.events, key=repr) == sorted(jumping.lab.events, key=repr)
+    assert stepping.lab.engine.snapshot() == jumping.lab.engine.snapshot()
+
+
+def run(host: Host, actions: list[dict | tuple]) -> None:
+    """Carry out actions, each a little after the one before."""
+    for action in actions:
+        host.lab.run(host.lab.now_s + 1 / 64)
+        host.act(action)
+    host.lab.drain()

@@ -64,7 +64,7 @@ def test_blocks_of_a_chunk_that_is_not_scheduled_yet_cannot_be_reused() -> None:
 
 
 def test_a_block_completed_by_a_one_token_chunk_is_known_too() -> None:
-    lab = Lab(max_batched_tokens=7)
+    lab = Lab(max_batched_tokens=7, max_running=7)
     lab.add("a", prompt=8, text=1)
     lab.drain()
     lab.add("b", prompt=9, text=1)

@@ -48,7 +48,7 @@ def test_a_decode_attends_to_everything_up_to_its_own_token() -> None:
     lab.add("a", prompt=5, output=3)
     lab.add("b", prompt=7, output=3)
     lab.drain()
-    assert [step.decode_context_tokens for step in lab.costs.steps] == [0, 6 + 8, 7 + 9]
+    assert [step.decode_context_tokens for step in lab.costs.steps] == [0, 6 + 8]
 
 
 def test_requests_of_one_instant_share_the_step_that_starts_then() -> None:
@@ -88,12 +88,9 @@ def test_no_more_sequences_run_than_there_are_slots() -> None:
     assert lab.token_times("c") == [3, 4]
 
 
-def test_a_budget_smaller_than_the_batch_serves_the_oldest_sequences() -> None:
-    lab = Lab(max_batched_tokens=2)
-    for name in "abc":
-        lab.add(name, prompt=1, output=2)
-    lab.drain()
-    assert [lab.token_times(name) for name in "abc"] == [[1, 2], [1, 2], [3, 4]]
+def test_a_budget_smaller_than_the_batch_is_refused() -> None:
+    with pytest.raises(ValueError, match="one token for every running sequence"):
+        Lab(max_batched_tokens=2)
 
 
 def test_the_head_of_the_queue_blocks_smaller_requests_behind_it() -> None:

@@ -1,4 +1,4 @@
-from loadtest.engine.types import RequestFinished, TokenMade, TransferFinished
+from loadtest.engine.types import EngineRequest, RequestFinished, TokenMade, TransferFinished
 from tests.loadtest.engine.engine_lab import Lab
 
 
@@ -154,13 +154,53 @@ def test_arrived_legs_go_before_the_queue_whose_head_may_wait_for_their_blocks()
     assert lab.token_times("head") == [9]
 
 
-def test_transfers_run_side_by_side() -> None:
+def test_transfers_follow_one_another_over_a_worker_s_link() -> None:
     lab = Lab()
+    lab.add("long", prompt=16, remote_tokens=16)
+    lab.add("short", prompt=4, remote_tokens=4)
+    lab.drain()
+    assert lab.arrival_s("long") == 0.5 + 4
+    assert lab.arrival_s("short") == 4 + 0.5 + 1
+
+
+def test_links_can_be_so_wide_that_transfers_run_side_by_side() -> None:
+    lab = Lab(transfers_share_link=False)
     lab.add("long", prompt=16, remote_tokens=16)
     lab.add("short", prompt=4, remote_tokens=4)
     lab.drain()
     assert lab.arrival_s("short") == 1.5
     assert lab.arrival_s("long") == 4.5
+
+
+def test_a_transfer_waits_for_the_link_of_its_source_too() -> None:
+    source, one, other = Lab().engine.link, Lab(), Lab()
+    for lab in (one, other):
+        request = EngineRequest(request_id="leg", prompt_tokens=8, output_tokens=1, remote_tokens=8)
+        lab.engine.add(request, 0.0, source=source)
+        lab.run(0.0)
+    one.drain()
+    other.drain()
+    assert one.arrival_s("leg") == 2.5
+    assert other.arrival_s("leg") == 4.5
+
+
+def test_a_worker_may_reserve_for_one_leg_between_two_steps() -> None:
+    lab = Lab(reservations_per_step=1, transfers_share_link=False)
+    lab.add("busy", prompt=4, output=9)
+    lab.run(0.5)
+    for name in ("first", "second"):
+        lab.add(name, prompt=8, remote_tokens=8)
+    lab.drain()
+    assert (lab.arrival_s("first"), lab.arrival_s("second")) == (1 + 2.5, 2 + 2.5)
+
+
+def test_a_whole_prompt_may_be_transferred_whatever_is_cached() -> None:
+    lab = Lab(transfers_whole_prompt=True)
+    lab.add("before", prompt=8, text=1)
+    lab.run(1)
+    lab.add("leg", prompt=12, text=1, remote_tokens=12)
+    lab.drain()
+    assert lab.arrival_s("leg") == 1 + 0.5 + 12 * 10 / 40
 
 
 def test_a_decode_leg_that_is_preempted_computes_its_prompt_itself() -> None:
