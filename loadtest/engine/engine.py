@@ -5,6 +5,7 @@ left the next step starts at that same instant. Steps that only repeat each othe
 whatever comes between them ends the stretch with the step under way. Time comes in as an argument and never goes back.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from loadtest.engine.cost import transfer_seconds
@@ -137,6 +138,10 @@ class Engine:
         self._start()
         events, self._events = self._events, []
         return events
+
+    def known_blocks(self, hashes: Sequence[int], piece_blocks: int) -> int:
+        """Leading blocks of a prompt that its cache holds, as of the last planned step."""
+        return self._cache.match(hashes, piece_blocks, len(hashes) * piece_blocks)[1]
 
     def snapshot(self) -> EngineSnapshot:
         """Gauges and counters at the last `now_s`."""

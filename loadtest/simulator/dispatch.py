@@ -1,0 +1,146 @@
+"""Who chooses the engines of a simulated fleet.
+
+The rule of this module: a dispatcher hears what a gateway would hear, when it would hear it, and nothing else.
+"""
+
+from random import Random
+from typing import Protocol
+
+from gateway.core.events import Dispatched, Finished, FirstToken, Prefilled, WorkerSampled, WorkerUp
+from gateway.core.policy import Policy
+from gateway.core.router import Router
+from gateway.core.slo import attained
+from gateway.core.types import (
+    Decision,
+    Endpoint,
+    Outcome,
+    OutcomeKind,
+    Path,
+    RequestFacts,
+    RequestId,
+    WorkerId,
+    WorkerSample,
+    WorkerSpec,
+)
+from loadtest.engine.types import EngineSnapshot
+from loadtest.simulator.flight import Flight
+from loadtest.traces.types import TraceRequest
+
+BYTES_PER_TOKEN_ID = 4
+
+
+class Dispatcher(Protocol):
+    """Chooses where each request goes, and may learn from how it went."""
+
+    def arrived(self, flight: Flight, now_s: float) -> None:
+        """Set the flight's engines, or its error. A remote flight's decode engine may be left open."""
+
+    def prefilled(self, flight: Flight, now_s: float) -> None:
+        """The prefill leg ended; the decode engine must be set now."""
+
+    def first_token(self, flight: Flight, now_s: float) -> None:
+        """The first token arrived."""
+
+    def ended(self, flight: Flight, now_s: float) -> None:
+        """The request ended, well or not."""
+
+    def sampled(self, engine: int, snapshot: EngineSnapshot, now_s: float) -> None:
+        """An engine's metrics were scraped."""
+
+
+class CoreDispatcher:
+    """The gateway's own decision core.
+
+    Prompts are told to it as token ids, so that it counts them exactly, in the blocks of the trace.
+    """
+
+    def __init__(self, policy: Policy, workers: list[WorkerSpec], *, model: str, seed: int) -> None:
+        self.router = Router(policy, rng=Random(seed), instance="sim")  # noqa: S311 (not a secret)
+        self._model = model
+        self._workers = workers
+        self._place = {worker.worker_id: place for place, worker in enumerate(workers)}
+        for worker in workers:
+            self.router.observe(WorkerUp(at_s=0.0, spec=worker))
+
+    def arrived(self, flight: Flight, now_s: float) -> None:
+        """Ask the core, and tell it that the first leg is on its way."""
+        decision = self.router.submit(self._facts(flight.request), now_s)
+        if not isinstance(decision, Decision):
+            flight.error = f"refused: {decision.kind}"
+            return
+        flight.decision = decision
+        flight.decode_engine = self._place[decision.decode_worker]
+        if decision.prefill_worker is not None:
+            flight.prefill_engine = self._place[decision.prefill_worker]
+        self.router.observe(Dispatched(at_s=now_s, decision_id=decision.decision_id))
+
+    def prefilled(self, flight: Flight, now_s: float) -> None:
+        """The decode leg goes where it was decided."""
+        assert flight.decision is not None
+        self.router.observe(Prefilled(at_s=now_s, decision_id=flight.decision.decision_id))
+
+    def first_token(self, flight: Flight, now_s: float) -> None:
+        """Its prefill is over."""
+        assert flight.decision is not None
+        self.router.observe(FirstToken(at_s=now_s, decision_id=flight.decision.decision_id))
+
+    def ended(self, flight: Flight, now_s: float) -> None:
+        """Give back what it held, and say how it went."""
+        if flight.decision is not None:
+            outcome = self._outcome(flight, flight.decision, now_s)
+            decision_id = flight.decision.decision_id
+            self.router.observe(Finished(at_s=now_s, decision_id=decision_id, outcome=outcome))
+
+    def sampled(self, engine: int, snapshot: EngineSnapshot, now_s: float) -> None:
+        """What the gateway's scrape would read."""
+        sample = WorkerSample(
+            at_s=now_s,
+            running=snapshot.running,
+            waiting=snapshot.waiting,
+            kv_used_ratio=snapshot.kv_used_ratio,
+        )
+        worker_id = self._workers[engine].worker_id
+        self.router.observe(WorkerSampled(at_s=now_s, worker_id=worker_id, sample=sample))
+
+    def _facts(self, request: TraceRequest) -> RequestFacts:
+        full_blocks = request.input_tokens // request.block_tokens
+        return RequestFacts(
+            request_id=RequestId(str(request.index)),
+            endpoint=Endpoint.CHAT,
+            model=self._model,
+            stream=True,
+            prompt_token_ids=request.input_tokens,
+            block_bytes=BYTES_PER_TOKEN_ID * request.block_tokens,
+            block_chains=(request.hash_ids[:full_blocks],),
+            max_output_tokens=request.output_tokens,
+            session=request.session,
+        )
+
+    def _outcome(self, flight: Flight, decision: Decision, now_s: float) -> Outcome:
+        kind = OutcomeKind.OK if flight.error is None else OutcomeKind.UPSTREAM_ERROR
+        duration_s, ttft_s, tpot_s = now_s - flight.arrived_s, flight.ttft_s, flight.tpot_s
+        output_tokens = flight.request.output_tokens
+        return Outcome(
+            kind=kind,
+            status=200 if kind is OutcomeKind.OK else 500,
+            duration_s=duration_s,
+            ttft_s=ttft_s,
+            tpot_s=tpot_s,
+            input_tokens=flight.request.input_tokens,
+            cached_tokens=flight.cached_tokens,
+            output_tokens=output_tokens,
+            attained=attained(
+                decision.slo,
+                kind=kind,
+                duration_s=duration_s,
+                ttft_s=ttft_s,
+                tpot_s=tpot_s,
+                output_tokens=output_tokens,
+            ),
+        )
+
+
+def path_of(flight: Flight) -> str | None:
+    """The path that the core chose; None where it was not asked or refused."""
+    decision = flight.decision
+    return None if decision is None else str(Path(decision.path))

@@ -1,0 +1,185 @@
+"""A fleet in virtual time: engines, arrivals and scrapes in the order of their times.
+
+The rule of this module: it moves events and decides nothing. At one instant arrivals come first, then engines in the
+order of the fleet, then scrapes; so a run is the same whenever it is repeated.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Protocol
+
+from loadtest.engine.engine import Engine
+from loadtest.engine.types import EngineEvent, FinishReason, RequestFinished, TokenMade
+from loadtest.simulator.dispatch import Dispatcher
+from loadtest.simulator.flight import NOWHERE, Flight, PromptShape, leg
+from loadtest.traces.types import TraceRequest
+
+Arrival = tuple[float, TraceRequest]
+
+ARRIVAL = -2
+"""Ranks at one instant: arrivals, then engines by their place, then scrapes."""
+SCRAPE = 1 << 30
+
+
+class Load(Protocol):
+    """What comes when; see `loadtest.traces.workload.Driver`."""
+
+    def first_arrivals(self) -> Iterable[Arrival]:
+        """What arrives by itself, in order of time."""
+
+    def answered(self, request: TraceRequest, at_s: float) -> Iterable[Arrival]:
+        """What follows from an answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScrapePlan:
+    """How the gateway learns of its workers' metrics."""
+
+    interval_s: float = 1.0
+    age_s: float = 0.0
+    """How old a scrape is when the gateway gets it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a simulation gave."""
+
+    flights: list[Flight]
+    """In order of arrival; those without `ended_s` were under way at the end."""
+    until_s: float
+    events: int
+    """How often virtual time stood still for something."""
+
+
+class Simulation:
+    """One run of a load on a fleet."""
+
+    def __init__(
+        self, engines: Sequence[Engine], dispatcher: Dispatcher, load: Load, *, scrape: ScrapePlan | None = None
+    ) -> None:
+        self._engines = engines
+        self._dispatcher = dispatcher
+        self._load = load
+        self._scrape = scrape
+        self._shapes = [PromptShape(engine.spec.block_tokens) for engine in engines]
+        self._due_s: list[float | None] = [None] * len(engines)
+        self._agenda: list[tuple[float, int, int, TraceRequest | None]] = []
+        self._serial = 0
+        self._flights: list[Flight] = []
+        self._by_id: dict[str, Flight] = {}
+        self._arrivals = iter(load.first_arrivals())
+        self._pending = 0
+        self._events = 0
+
+    def run(self, until_s: float = float("inf")) -> Run:
+        """Let everything happen up to `until_s`, or until nothing is left to happen."""
+        self._pull_arrival()
+        if self._scrape is not None:
+            self._note(self._scrape.interval_s, SCRAPE)
+        agenda, now_s = self._agenda, 0.0
+        while agenda and agenda[0][0] <= until_s:
+            at_s, rank, _, request = heappop(agenda)
+            if rank == SCRAPE:
+                if not (self._pending or self._by_id):
+                    continue
+                self._take_scrape(at_s)
+            elif request is not None:
+                self._arrive(request, at_s, first=rank == ARRIVAL)
+            elif self._due_s[rank] == at_s:
+                self._due_s[rank] = None
+                self._advance(rank, at_s)
+            else:
+                continue
+            now_s = at_s
+            self._events += 1
+        return Run(self._flights, now_s, self._events)
+
+    def _note(self, at_s: float, rank: int, request: TraceRequest | None = None) -> None:
+        self._serial += 1
+        heappush(self._agenda, (at_s, rank, self._serial, request))
+
+    def _pull_arrival(self) -> None:
+        """Only the next arrival of an open loop is on the agenda."""
+        arrival = next(self._arrivals, None)
+        if arrival is not None:
+            self._pending += 1
+            self._note(arrival[0], ARRIVAL, arrival[1])
+
+    def _follow(self, request: TraceRequest, now_s: float) -> None:
+        for at_s, following in self._load.answered(request, now_s):
+            self._pending += 1
+            self._note(at_s, ARRIVAL + 1, following)
+
+    def _arrive(self, request: TraceRequest, now_s: float, *, first: bool) -> None:
+        self._pending -= 1
+        if first:
+            self._pull_arrival()
+        flight = Flight(request, now_s)
+        self._flights.append(flight)
+        self._dispatcher.arrived(flight, now_s)
+        if flight.error is not None:
+            flight.ended_s = now_s
+            self._follow(request, now_s)
+            return
+        self._by_id[flight.engine_id] = flight
+        if flight.prefill_engine != NOWHERE:
+            self._add_leg(flight, flight.prefill_engine, now_s, prefill=True)
+        else:
+            self._add_leg(flight, flight.decode_engine, now_s, prefill=False)
+
+    def _add_leg(self, flight: Flight, place: int, now_s: float, *, prefill: bool) -> None:
+        remote = not prefill and flight.prefill_engine != NOWHERE
+        source = self._engines[flight.prefill_engine].link if remote else None
+        self._engines[place].add(leg(flight, self._shapes[place], prefill=prefill), now_s, source=source)
+        self._look_at(place)
+
+    def _look_at(self, place: int) -> None:
+        due_s = self._engines[place].next_event_at_s()
+        if due_s is not None and due_s != self._due_s[place]:
+            self._due_s[place] = due_s
+            self._note(due_s, place)
+
+    def _advance(self, place: int, now_s: float) -> None:
+        for event in self._engines[place].advance(now_s):
+            self._handle(place, event)
+        self._look_at(place)
+
+    def _handle(self, place: int, event: EngineEvent) -> None:
+        flight = self._by_id[event.request_id]
+        if type(event) is TokenMade:
+            if not flight.awaits_prefill:
+                flight.first_token_s = event.at_s
+                self._dispatcher.first_token(flight, event.at_s)
+        elif type(event) is RequestFinished:
+            self._end_leg(flight, event)
+        else:
+            source = flight.prefill_engine
+            if self._engines[source].release_held(flight.engine_id, event.at_s):
+                self._look_at(source)
+
+    def _end_leg(self, flight: Flight, event: RequestFinished) -> None:
+        if event.reason is FinishReason.REJECTED:
+            flight.error = "http_400: the prompt does not fit the KV cache"
+            self._end(flight, event.at_s)
+        elif flight.awaits_prefill:
+            flight.prefilled_s = event.at_s
+            flight.cached_tokens = event.cached_tokens
+            self._dispatcher.prefilled(flight, event.at_s)
+            self._add_leg(flight, flight.decode_engine, event.at_s, prefill=False)
+        else:
+            if flight.prefill_engine == NOWHERE:
+                flight.cached_tokens = event.cached_tokens
+            self._end(flight, event.at_s)
+
+    def _end(self, flight: Flight, now_s: float) -> None:
+        flight.ended_s = now_s
+        del self._by_id[flight.engine_id]
+        self._dispatcher.ended(flight, now_s)
+        self._follow(flight.request, now_s)
+
+    def _take_scrape(self, now_s: float) -> None:
+        assert self._scrape is not None
+        for place, engine in enumerate(self._engines):
+            self._dispatcher.sampled(place, engine.snapshot(), now_s)
+        self._note(now_s + self._scrape.interval_s, SCRAPE)
