@@ -113,7 +113,9 @@ class DecodeBatch:
 
     def begin(self, steps: int) -> None:
         """Take the blocks of all steps up to the `steps`-th from the clock on, which must be had."""
-        if steps > self._paid_steps:
+        if not self._members:
+            self._paid_steps = steps
+        elif steps > self._paid_steps:
             taken = self._cache.take(self._blocks(self._paid_steps, steps))
             assert taken, "a stretch is no longer than its blocks last"
             self._paid_steps = steps

@@ -5,15 +5,14 @@ left the next step starts at that same instant. Steps that only repeat each othe
 whatever comes between them ends the stretch with the step under way. Time comes in as an argument and never goes back.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from loadtest.engine.cost import transfer_seconds
-from loadtest.engine.kv_cache import KvCache
+from loadtest.engine.kv_cache import Hashes, KvCache
 from loadtest.engine.scheduler import Scheduler
 from loadtest.engine.sequence import LiveSequence, Phase
 from loadtest.engine.stretch import CostModel, Stretch
-from loadtest.engine.transfer import Delayed, HeldKv, Link
+from loadtest.engine.transfer import NEVER_S, Delayed, HeldKv, Link
 from loadtest.engine.types import (
     EngineEvent,
     EngineRequest,
@@ -111,6 +110,8 @@ class Engine:
         self._scheduler.remove(sequence)
         self._held.drop(request_id)
         self._forget(sequence)
+        self._intake.drop_left()
+        self._incoming.drop_left()
         return True
 
     def release_held(self, request_id: str, now_s: float) -> bool:
@@ -130,7 +131,8 @@ class Engine:
         """
         if self._events or (self._may_start and self._stretch is None):
             return self._now_s
-        return self._next_end_s()
+        end_s = self._next_end_s()
+        return None if end_s == NEVER_S else end_s
 
     def advance(self, now_s: float) -> list[EngineEvent]:
         """Let time go on; everything that happened up to and including `now_s`, in order of time."""
@@ -139,9 +141,9 @@ class Engine:
         events, self._events = self._events, []
         return events
 
-    def known_blocks(self, hashes: Sequence[int], piece_blocks: int) -> int:
+    def known_blocks(self, hashes: Hashes, piece_blocks: int) -> int:
         """Leading blocks of a prompt that its cache holds, as of the last planned step."""
-        return self._cache.match(hashes, piece_blocks, len(hashes) * piece_blocks)[1]
+        return self._cache.match(hashes, piece_blocks, len(hashes) * piece_blocks).blocks
 
     def snapshot(self) -> EngineSnapshot:
         """Gauges and counters at the last `now_s`."""
@@ -169,29 +171,34 @@ class Engine:
             if self._now_s < now_s:
                 self._start()
             end_s = self._next_end_s()
-            if end_s is None or end_s > now_s:
+            if end_s > now_s:
                 break
             self._now_s = end_s
             self._end_what_is_due()
         self._now_s = now_s
 
-    def _next_end_s(self) -> float | None:
-        ends = [self._intake.next_end_s(), self._incoming.next_end_s(), self._held.next_end_s()]
+    def _next_end_s(self) -> float:
+        end_s = min(self._intake.next_end_s, self._incoming.next_end_s, self._held.next_end_s)
         stretch = self._stretch
         if stretch is not None:
-            ends.append(stretch.step_end_s(stretch.settled + 1) if self._tells_every_token else stretch.end_s)
-        return min((end for end in ends if end is not None), default=None)
+            step_s = stretch.step_end_s(stretch.settled + 1) if self._tells_every_token else stretch.end_s
+            if step_s < end_s:
+                return step_s
+        return end_s
 
     def _end_what_is_due(self) -> None:
         stretch, now_s = self._stretch, self._now_s
         if stretch is not None and (self._tells_every_token or stretch.end_s <= now_s):
             self._settle_ended_steps()
-        for sequence in self._intake.pop_due(now_s):
-            self._enqueue(sequence)
-        for sequence in self._incoming.pop_due(now_s):
-            self._receive(sequence)
-        for sequence in self._held.pop_due(now_s):
-            self._forget(sequence)
+        if self._intake.next_end_s <= now_s:
+            for sequence in self._intake.pop_due(now_s):
+                self._enqueue(sequence)
+        if self._incoming.next_end_s <= now_s:
+            for sequence in self._incoming.pop_due(now_s):
+                self._receive(sequence)
+        if self._held.next_end_s <= now_s:
+            for sequence in self._held.pop_due(now_s):
+                self._forget(sequence)
 
     def _start(self) -> None:
         if self._stretch is not None or not self._may_start:
@@ -226,8 +233,10 @@ class Engine:
         if stretch is None:
             return
         # At the very end of a step the next one has not begun yet.
-        begun = stretch.settled == 0 or stretch.step_end_s(stretch.settled) < self._now_s
-        stretch.steps = stretch.settled + begun
+        settled = stretch.settled
+        begun = settled == 0 or stretch.step_end_s(settled) < self._now_s
+        if settled + begun < stretch.steps:
+            stretch.cut(settled + begun)
         if not begun:
             self._end_stretch(stretch)
 

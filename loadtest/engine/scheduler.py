@@ -165,14 +165,16 @@ class Scheduler:
         request = sequence.request
         # Of a prompt that is known whole the last token is computed again: its logits are wanted.
         wanted = (sequence.known_tokens - 1) // size
-        runs, run_blocks = self._cache.match(request.block_hashes, request.hash_blocks, wanted)
+        match = self._cache.match(request.block_hashes, request.hash_blocks, wanted)
         blocks = -(-sequence.known_tokens // size)
-        if not self._cache.claim(runs, blocks - run_blocks):
+        segment = self._cache.claim(match, blocks - match.blocks)
+        if segment is None:
             self._refused = (sequence, self._cache.openings)
             return False
         self._refused = None
-        sequence.runs, sequence.run_blocks, sequence.held_blocks = runs, run_blocks, blocks
-        sequence.computed_tokens = min(run_blocks, wanted) * size
+        sequence.segment, sequence.held_blocks = segment, blocks
+        sequence.named_blocks = sequence.registered_blocks = match.blocks
+        sequence.computed_tokens = min(match.blocks, wanted) * size
         if sequence.cached_tokens is None:
             sequence.cached_tokens = sequence.computed_tokens
             self.prefix_queried_tokens += request.prompt_tokens
@@ -188,15 +190,16 @@ class Scheduler:
             request.prompt_tokens // self._spec.block_tokens,
             len(request.block_hashes) * piece,
         )
-        done = sequence.run_blocks
-        while done < full:
-            at, first = divmod(done, piece)
-            blocks = min(piece - first, full - done)
-            run = self._cache.register(request.block_hashes[at], first, blocks)
-            if run is not None:
-                sequence.runs.append(run)
-            done += blocks
-        sequence.run_blocks = max(sequence.run_blocks, done)
+        done, segment = sequence.registered_blocks, sequence.segment
+        if full <= done:
+            return
+        sequence.registered_blocks = full
+        # A prompt that some other sequence computes at the same time is known by one copy; the rest of this one is not.
+        if sequence.named_blocks == done:
+            assert segment is not None
+            sequence.segment, sequence.named_blocks = self._cache.register(
+                segment, request.block_hashes, piece, done, full
+            )
 
     def _preempt(self, victim: LiveSequence) -> None:
         self.remove(victim)
@@ -209,7 +212,7 @@ class Scheduler:
 
     def release(self, sequence: LiveSequence) -> None:
         """Give back all its blocks."""
-        named = sum(run.blocks for run in sequence.runs)
-        self._cache.release(sequence.runs, sequence.held_blocks - named)
-        sequence.runs = []
-        sequence.run_blocks = sequence.held_blocks = 0
+        if sequence.segment is not None:
+            self._cache.release(sequence.segment, sequence.held_blocks - sequence.named_blocks)
+        sequence.segment = None
+        sequence.held_blocks = sequence.named_blocks = sequence.registered_blocks = 0

@@ -3,10 +3,10 @@
 Only `Scheduler` and `Engine` change a sequence; whoever holds one of its blocks is named by its phase.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
 
-from loadtest.engine.kv_cache import Run
+from loadtest.engine.kv_cache import Segment
 from loadtest.engine.types import EngineRequest
 
 
@@ -47,12 +47,14 @@ class LiveSequence:
     generated_tokens: int = 0
     joined_clock: int = 0
     """Decode steps that the engine had done when this one began to decode."""
-    runs: list[Run] = field(default_factory=list)
-    """Its leading blocks that have content others can ask for."""
-    run_blocks: int = 0
-    """Blocks in `runs`."""
+    segment: Segment | None = None
+    """The last segment of text that it uses in the cache; None while it has no blocks."""
+    named_blocks: int = 0
+    """Its leading blocks that belong to segments, whatever other users added to the last of these."""
+    registered_blocks: int = 0
+    """Its leading blocks that were offered to the cache."""
     held_blocks: int = 0
-    """Blocks that it was given: those in `runs`, and those without a run behind them."""
+    """Blocks that it was given: named ones, and others behind them."""
     remote_tokens: int = 0
     """Leading prompt tokens that a transfer will bring; zero once it has."""
     cached_tokens: int | None = None

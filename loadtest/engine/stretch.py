@@ -30,7 +30,7 @@ class CostModel(Protocol):
 class Stretch:
     """A plan under way: `steps` steps from `start_s` on, of which `settled` have been accounted for."""
 
-    __slots__ = ("_price", "_step_s", "plan", "settled", "start_s", "steps")
+    __slots__ = ("_price", "_step_s", "end_s", "plan", "settled", "start_s", "steps")
 
     def __init__(self, plan: StepPlan, costs: CostModel, start_s: float) -> None:
         self.plan = plan
@@ -43,30 +43,32 @@ class Stretch:
             self._price = costs.decode_stretch(plan.decodes, plan.decode_context_tokens)
         else:
             self._step_s = costs.step_seconds(plan.work())
-
-    @property
-    def end_s(self) -> float:
+        self.end_s = self.step_end_s(self.steps)
         """When its last step ends."""
-        return self.step_end_s(self.steps)
+
+    def cut(self, steps: int) -> None:
+        """Let it end after so many steps."""
+        self.steps = steps
+        self.end_s = self.step_end_s(steps)
 
     def step_end_s(self, step: int) -> float:
         """When the `step`-th step ends, counted from 1; the start for 0."""
-        return self.start_s + (self._step_s if self._price is None else self._price.seconds(step))
+        if self._price is not None:
+            return self.start_s + self._price.seconds(step)
+        return self.start_s + self._step_s * step
 
     def ended_steps(self, now_s: float) -> int:
         """How many of its steps have ended by now."""
-        done, left = self.settled, self.steps
-        if self.step_end_s(left) <= now_s:
-            return left
+        if self.end_s <= now_s:
+            return self.steps
+        done, done_s, left, left_s = self.settled, self.step_end_s(self.settled), self.steps, self.end_s
         # Steps last about equally long, so the first guess is near; halving bounds the search all the same.
         while left - done > 1:
-            begin_s, end_s = self.step_end_s(done), self.step_end_s(left)
-            guess = done + int((left - done) * (now_s - begin_s) / (end_s - begin_s))
+            guess = done + int((left - done) * (now_s - done_s) / (left_s - done_s))
             guess = min(max(guess, done + 1), left - 1)
-            if self.step_end_s(guess) > now_s:
-                left = guess
-            elif self.step_end_s(guess + 1) > now_s:
-                return guess
+            guess_s = self.step_end_s(guess)
+            if guess_s > now_s:
+                left, left_s = guess, guess_s
             else:
-                done = max(guess + 1, done)
+                done, done_s = guess, guess_s
         return done

@@ -6,6 +6,9 @@ from heapq import heappop, heappush
 from loadtest.engine.sequence import LiveSequence, Phase
 
 
+NEVER_S = float("inf")
+
+
 class Link:
     """One worker's network interface: transfers follow one another at the full rate.
 
@@ -22,43 +25,49 @@ class Link:
 class HeldKv:
     """Sequences whose blocks wait to be fetched, oldest first; each has the same lease."""
 
-    __slots__ = ("_lease_s", "_leases")
+    __slots__ = ("_lease_s", "_leases", "next_end_s")
 
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
         self._leases: OrderedDict[str, tuple[float, LiveSequence]] = OrderedDict()
+        self.next_end_s = NEVER_S
+        """When the oldest lease ends."""
 
     def hold(self, sequence: LiveSequence, now_s: float) -> None:
         """Begin a lease."""
         self._leases[sequence.request.request_id] = (now_s + self._lease_s, sequence)
+        self._look()
 
     def drop(self, request_id: str) -> LiveSequence | None:
         """End a lease early; None where there is none."""
         lease = self._leases.pop(request_id, None)
+        self._look()
         return None if lease is None else lease[1]
-
-    def next_end_s(self) -> float | None:
-        """When the oldest lease ends."""
-        return next(iter(self._leases.values()))[0] if self._leases else None
 
     def pop_due(self, now_s: float) -> list[LiveSequence]:
         """End and return all leases up to now."""
         due = []
-        while (end_s := self.next_end_s()) is not None and end_s <= now_s:
+        while self.next_end_s <= now_s:
             _, (_, sequence) = self._leases.popitem(last=False)
             due.append(sequence)
+            self._look()
         return due
+
+    def _look(self) -> None:
+        self.next_end_s = next(iter(self._leases.values()))[0] if self._leases else NEVER_S
 
 
 class Delayed:
     """Sequences that come back after some time, all in one phase; one that has changed its phase has left."""
 
-    __slots__ = ("_heap", "_phase", "_serial")
+    __slots__ = ("_heap", "_phase", "_serial", "next_end_s")
 
     def __init__(self, phase: Phase) -> None:
         self._phase = phase
         self._heap: list[tuple[float, int, LiveSequence]] = []
         self._serial = 0
+        self.next_end_s = NEVER_S
+        """When the first one comes back."""
 
     def __len__(self) -> int:
         return sum(sequence.phase is self._phase for _, _, sequence in self._heap)
@@ -67,17 +76,19 @@ class Delayed:
         """Wait until `end_s`; equal ends keep the order in which they began."""
         self._serial += 1
         heappush(self._heap, (end_s, self._serial, sequence))
+        self.next_end_s = self._heap[0][0]
 
-    def next_end_s(self) -> float | None:
-        """When the first one comes back."""
+    def drop_left(self) -> None:
+        """Somebody may have left."""
         heap = self._heap
         while heap and heap[0][2].phase is not self._phase:
             heappop(heap)
-        return heap[0][0] if heap else None
+        self.next_end_s = heap[0][0] if heap else NEVER_S
 
     def pop_due(self, now_s: float) -> list[LiveSequence]:
         """All that come back up to now, in the order of their ends."""
         due = []
-        while (end_s := self.next_end_s()) is not None and end_s <= now_s:
+        while self.next_end_s <= now_s:
             due.append(heappop(self._heap)[2])
+            self.drop_left()
         return due

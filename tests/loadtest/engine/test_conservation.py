@@ -1,11 +1,13 @@
 """Whatever hosts do in whatever order, blocks, tokens and time add up."""
 
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadtest.engine.kv_cache import Segment
 from loadtest.engine.scheduler import Scheduler
 from loadtest.engine.sequence import LiveSequence, Phase
 from loadtest.engine.types import FinishReason, RequestFinished, TokenMade
@@ -68,17 +70,36 @@ def check_blocks(lab: Lab) -> None:
     """Every reference belongs to a live sequence, and every block is in exactly one place."""
     lab.engine.snapshot()
     cache, batch = lab.engine._cache, lab.engine._scheduler.decoding
-    owned = Counter(run for sequence in lab.engine._live.values() for run in sequence.runs)
-    assert all(run.references == n for run, n in owned.items())
-    named = sum(run.blocks for run in owned)
-    nameless = sum(held_blocks(lab, sequence) - sum(run.blocks for run in sequence.runs) for sequence in live(lab))
+    owned = Counter(segment for sequence in live(lab) for segment in path(sequence))
+    assert all(segment.references == n for segment, n in owned.items())
+    named = sum(segment.blocks for segment in owned)
+    nameless = sum(held_blocks(lab, sequence) - sequence.named_blocks for sequence in live(lab))
     assert named + nameless == cache.used_blocks
     assert cache.used_blocks + cache.available_blocks == lab.spec.total_blocks
     assert set(cache._released).isdisjoint(owned)
-    assert sum(run.blocks for run in cache._released) == cache._released_blocks
-    assert all(run.references == 0 and run.blocks > 0 for run in cache._released)
-    assert all(run.piece_hash == name for name, runs in cache._runs.items() for run in runs)
+    assert sum(segment.blocks for segment in cache._released) == cache._released_blocks
+    assert all(segment.references == 0 and segment.blocks > 0 for segment in cache._released)
+    known = set(below(cache.root))
+    assert known == set(owned) - {cache.root} | {segment for segment in cache._released if segment.hashes}
     assert batch.context_tokens == sum(known_tokens(lab, sequence) for sequence in batch)
+
+
+def path(sequence: LiveSequence) -> Iterator[Segment]:
+    """The segments that a sequence uses, the root among them."""
+    segment = sequence.segment
+    while segment is not None:
+        yield segment
+        segment = segment.parent
+
+
+def below(segment: Segment) -> Iterator[Segment]:
+    """All segments below one."""
+    for first, child in segment.children.items():
+        assert child.parent is segment
+        assert child.hashes[0] == first
+        assert -(-child.blocks // child.piece_blocks) == len(child.hashes)
+        yield child
+        yield from below(child)
 
 
 def live(lab: Lab) -> list[LiveSequence]:
