@@ -18,7 +18,6 @@ from gateway.core.types import (
     Path,
     RequestFacts,
     RequestId,
-    WorkerId,
     WorkerSample,
     WorkerSpec,
 )

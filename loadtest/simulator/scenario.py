@@ -1,0 +1,127 @@
+"""What is simulated: a workload, a fleet and a policy, and the run that follows from them and a seed.
+
+The rule of this module: a scenario is data and holds everything that a run depends on; equal scenarios with equal seeds
+give equal runs, byte for byte.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from gateway.core.policy import Policy
+from gateway.core.types import SloDefaults, SloTarget, WorkerId, WorkerSpec
+from gateway.policies import build_policy
+from gateway.settings import RoutingSettings, load_settings
+from loadtest.client.records import Record
+from loadtest.engine.engine import Engine
+from loadtest.engine.presets import load_engine
+from loadtest.engine.stretch import CostModel
+from loadtest.engine.types import EngineSpec
+from loadtest.fleet.pools import Pools
+from loadtest.simulator.dispatch import CoreDispatcher
+from loadtest.simulator.host import ScrapePlan, Simulation
+from loadtest.simulator.records import to_records
+from loadtest.traces.loaders import load_workload
+from loadtest.traces.types import MOONCAKE_BLOCK_TOKENS
+from loadtest.traces.workload import Workload
+
+MODEL = "simulated-llm"
+NAMED_POLICIES = tuple(RoutingSettings.model_fields["policy"].annotation.__args__)  # type: ignore[union-attr]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One simulation but for its seed."""
+
+    trace: str
+    """As `load_workload` takes it."""
+    pools: Pools
+    engine: str
+    policy: str = "dynamo"
+    """A path policy's name, or the file of a policy bundle."""
+    settings: Sequence[str] = ()
+    """Further gateway settings that make the policy, as `section.field=value`."""
+    slo: SloTarget = field(default_factory=lambda: SloTarget(name="run", ttft_s=2.0, tpot_s=0.04))
+    requests: int | None = None
+    rate_scale: float = 1.0
+    scrape: ScrapePlan = field(default_factory=ScrapePlan)
+    until_s: float = float("inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulated:
+    """One run."""
+
+    seed: int
+    records: list[Record]
+    """In order of arrival."""
+    simulated_s: float
+    events: int
+    wall_s: float
+    """What the run took, without loading the trace."""
+
+
+def simulate(scenario: Scenario, *, seed: int = 0) -> Simulated:
+    """Load the workload and run it on a fleet of its own.
+
+    Raises:
+        TraceError: the trace cannot be read.
+        SettingsError: the policy cannot be built.
+        UnknownEngine: no such engine.
+    """
+    workload = load_workload(scenario.trace, limit=scenario.requests, seed=seed, rate_scale=scenario.rate_scale)
+    return run_workload(scenario, workload, seed=seed)
+
+
+def run_workload(scenario: Scenario, workload: Workload, *, seed: int) -> Simulated:
+    """Run a workload that was loaded before, whatever the scenario's trace says."""
+    spec, costs = load_engine(scenario.engine)
+    driver = workload.driver()
+    dispatcher = CoreDispatcher(
+        _policy(scenario, spec, _block_tokens(workload)), _workers(scenario.pools, spec), model=MODEL, seed=seed
+    )
+    simulation = Simulation(fleet(scenario.pools, spec, costs), dispatcher, driver, scrape=scenario.scrape)
+    began = time.perf_counter()
+    run = simulation.run(scenario.until_s)
+    wall_s = time.perf_counter() - began
+    return Simulated(seed=seed, records=to_records(run), simulated_s=run.until_s, events=run.events, wall_s=wall_s)
+
+
+def fleet(pools: Pools, spec: EngineSpec, costs: CostModel) -> list[Engine]:
+    """One engine per worker, in the order of `pools.roles()`."""
+    return [Engine(spec, costs, tells_every_token=False) for _ in pools.roles()]
+
+
+def _workers(pools: Pools, spec: EngineSpec) -> list[WorkerSpec]:
+    return [
+        WorkerSpec(
+            worker_id=WorkerId(name),
+            url=f"http://{name}",
+            role=role,
+            models=(MODEL,),
+            kv_block_tokens=spec.block_tokens,
+            kv_total_blocks=spec.total_blocks,
+            max_batched_tokens=spec.max_batched_tokens,
+        )
+        for name, role in pools.roles()
+    ]
+
+
+def _policy(scenario: Scenario, spec: EngineSpec, block_tokens: int) -> Policy:
+    named = scenario.policy in NAMED_POLICIES
+    chosen = [scenario.policy] if named else ["table", scenario.policy]
+    overrides = [
+        f"{key}={value}" for key, value in zip(("routing.policy", "routing.table.bundle"), chosen, strict=False)
+    ]
+    policy = build_policy(load_settings(overrides=[*overrides, *scenario.settings]))
+    # The core counts its index in blocks of a prompt's chain, which here are the trace's.
+    bound = max(1, spec.total_blocks * spec.block_tokens // block_tokens)
+    slo = SloDefaults(default=replace(scenario.slo, name="default"))
+    return replace(policy, slo=slo, index_blocks_per_worker=min(policy.index_blocks_per_worker, bound))
+
+
+def _block_tokens(workload: Workload) -> int:
+    """The longest block in use."""
+    sizes = {request.block_tokens for request in workload.requests}
+    sizes |= {session.block_tokens for session in workload.sessions}
+    return max(sizes, default=MOONCAKE_BLOCK_TOKENS)
