@@ -4,6 +4,7 @@ The rule of this module: a block hash maps to a bit mask of workers, every worke
 oldest tail goes first. A look-up walks one chain once, whatever the number of workers.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -16,7 +17,7 @@ class _Holding:
 
     bit: int
     max_blocks: int
-    blocks: dict[int, None] = field(default_factory=dict)
+    blocks: OrderedDict[int, None] = field(default_factory=OrderedDict)
 
 
 class PrefixIndex:
@@ -62,10 +63,10 @@ class PrefixIndex:
         # From the tail to the head: the head ends as the most recently used, so that tails are evicted first.
         for block in reversed(chain[: holding.max_blocks]):
             if block in blocks:
-                del blocks[block]
+                blocks.move_to_end(block)
             else:
                 masks[block] = masks.get(block, 0) | bit
-            blocks[block] = None
+                blocks[block] = None
         self._trim(holding)
 
     def hit_blocks(self, chain: Iterable[int]) -> dict[WorkerId, int]:
@@ -93,9 +94,9 @@ class PrefixIndex:
         }
 
     def _trim(self, holding: _Holding) -> None:
-        while len(holding.blocks) > holding.max_blocks:
-            oldest = next(iter(holding.blocks))
-            del holding.blocks[oldest]
+        blocks = holding.blocks
+        for _ in range(len(blocks) - holding.max_blocks):
+            oldest, _ = blocks.popitem(last=False)
             self._drop_bit(oldest, holding.bit)
 
     def _drop_bit(self, block: int, bit: int) -> None:
