@@ -10,7 +10,8 @@ from loadtest.client.cli import loadtest
 from loadtest.demo.cli import demo
 from loadtest.fleet.cli import fleet
 from loadtest.replay import replay_command
+from loadtest.simulator.cli import simulate_command
 
 COMMANDS: Mapping[str, Callable[..., None]] = MappingProxyType(
-    {"demo": demo, "fleet": fleet, "loadtest": loadtest, "replay": replay_command}
+    {"demo": demo, "fleet": fleet, "loadtest": loadtest, "replay": replay_command, "simulate": simulate_command}
 )

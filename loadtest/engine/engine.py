@@ -145,8 +145,10 @@ class Engine:
         """Leading blocks of a prompt that its cache holds, as of the last planned step."""
         return self._cache.match(hashes, piece_blocks, len(hashes) * piece_blocks).blocks
 
-    def snapshot(self) -> EngineSnapshot:
-        """Gauges and counters at the last `now_s`."""
+    def snapshot(self, now_s: float | None = None) -> EngineSnapshot:
+        """Gauges and counters, as of the last `now_s` where none is given."""
+        if now_s is not None:
+            self._run_to(now_s)
         self._settle_ended_steps()
         scheduler, counts, cache = self._scheduler, self._counts, self._cache
         return EngineSnapshot(

@@ -4,13 +4,14 @@ The rule of this module: it moves events and decides nothing. At one instant arr
 order of the fleet, then scrapes; so a run is the same whenever it is repeated.
 """
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Protocol
 
 from loadtest.engine.engine import Engine
-from loadtest.engine.types import EngineEvent, FinishReason, RequestFinished, TokenMade
+from loadtest.engine.types import EngineEvent, EngineSnapshot, FinishReason, RequestFinished, TokenMade
 from loadtest.simulator.dispatch import Dispatcher
 from loadtest.simulator.flight import NOWHERE, Flight, PromptShape, leg
 from loadtest.traces.types import TraceRequest
@@ -18,8 +19,10 @@ from loadtest.traces.types import TraceRequest
 Arrival = tuple[float, TraceRequest]
 
 ARRIVAL = -2
+FOLLOWING = -1
 """Ranks at one instant: arrivals, then engines by their place, then scrapes."""
 SCRAPE = 1 << 30
+HEAR = SCRAPE + 1
 
 
 class Load(Protocol):
@@ -69,6 +72,7 @@ class Simulation:
         self._flights: list[Flight] = []
         self._by_id: dict[str, Flight] = {}
         self._arrivals = iter(load.first_arrivals())
+        self._scraped: deque[tuple[float, list[EngineSnapshot]]] = deque()
         self._pending = 0
         self._events = 0
 
@@ -84,6 +88,8 @@ class Simulation:
                 if not (self._pending or self._by_id):
                     continue
                 self._take_scrape(at_s)
+            elif rank == HEAR:
+                self._hear_scrape()
             elif request is not None:
                 self._arrive(request, at_s, first=rank == ARRIVAL)
             elif self._due_s[rank] == at_s:
@@ -109,7 +115,7 @@ class Simulation:
     def _follow(self, request: TraceRequest, now_s: float) -> None:
         for at_s, following in self._load.answered(request, now_s):
             self._pending += 1
-            self._note(at_s, ARRIVAL + 1, following)
+            self._note(at_s, FOLLOWING, following)
 
     def _arrive(self, request: TraceRequest, now_s: float, *, first: bool) -> None:
         self._pending -= 1
@@ -142,10 +148,10 @@ class Simulation:
 
     def _advance(self, place: int, now_s: float) -> None:
         for event in self._engines[place].advance(now_s):
-            self._handle(place, event)
+            self._handle(event)
         self._look_at(place)
 
-    def _handle(self, place: int, event: EngineEvent) -> None:
+    def _handle(self, event: EngineEvent) -> None:
         flight = self._by_id[event.request_id]
         if type(event) is TokenMade:
             if not flight.awaits_prefill:
@@ -178,8 +184,13 @@ class Simulation:
         self._dispatcher.ended(flight, now_s)
         self._follow(flight.request, now_s)
 
+    def _hear_scrape(self) -> None:
+        at_s, snapshots = self._scraped.popleft()
+        for place, snapshot in enumerate(snapshots):
+            self._dispatcher.sampled(place, snapshot, at_s)
+
     def _take_scrape(self, now_s: float) -> None:
         assert self._scrape is not None
-        for place, engine in enumerate(self._engines):
-            self._dispatcher.sampled(place, engine.snapshot(), now_s)
+        self._scraped.append((now_s, [engine.snapshot(now_s) for engine in self._engines]))
+        self._note(now_s + self._scrape.age_s, HEAR)
         self._note(now_s + self._scrape.interval_s, SCRAPE)
