@@ -94,7 +94,7 @@ class DecodeBatch:
 
     def blocks_due(self) -> int:
         """Blocks that the next step takes."""
-        return self._blocks(0, 1)
+        return self._due[self.clock % self._block_tokens]
 
     def affordable_steps(self, at_most: int) -> int:
         """How many steps, up to `at_most`, can be made before the cache has no block for one."""
@@ -113,12 +113,12 @@ class DecodeBatch:
 
     def begin(self, steps: int) -> None:
         """Take the blocks of all steps up to the `steps`-th from the clock on, which must be had."""
-        if not self._members:
+        paid = self._paid_steps
+        if steps > paid:
             self._paid_steps = steps
-        elif steps > self._paid_steps:
-            taken = self._cache.take(self._blocks(self._paid_steps, steps))
-            assert taken, "a stretch is no longer than its blocks last"
-            self._paid_steps = steps
+            if self._members:
+                taken = self._cache.take(self._blocks(paid, steps))
+                assert taken, "a stretch is no longer than its blocks last"
 
     def advance(self, steps: int) -> None:
         """Make some steps, whose blocks have been taken."""
@@ -136,9 +136,11 @@ class DecodeBatch:
 
     def _blocks(self, first: int, last: int) -> int:
         """Blocks that are taken from the `first`-th step from the clock on to before the `last`-th."""
-        cycles, rest = divmod(last - first, self._block_tokens)
-        begin = self.clock + first
-        blocks = cycles * len(self._members)
-        for clock in range(begin, begin + rest):
-            blocks += self._due[clock % self._block_tokens]
-        return blocks
+        size, due = self._block_tokens, self._due
+        begin = (self.clock + first) % size
+        cycles, rest = divmod(last - first, size)
+        if rest == 1:
+            return cycles * len(self._members) + due[begin]
+        end = begin + rest
+        blocks = sum(due[begin:end]) if end <= size else sum(due[begin:]) + sum(due[: end - size])
+        return cycles * len(self._members) + blocks

@@ -5,14 +5,13 @@ left the next step starts at that same instant. Steps that only repeat each othe
 whatever comes between them ends the stretch with the step under way. Time comes in as an argument and never goes back.
 """
 
-from dataclasses import dataclass
-
 from loadtest.engine.cost import transfer_seconds
 from loadtest.engine.kv_cache import Hashes, KvCache
 from loadtest.engine.scheduler import Scheduler
 from loadtest.engine.sequence import LiveSequence, Phase
-from loadtest.engine.stretch import CostModel, Stretch
-from loadtest.engine.transfer import NEVER_S, Delayed, HeldKv, Link
+from loadtest.engine.stepping import NEVER_S, Change, Stepper
+from loadtest.engine.stretch import CostModel
+from loadtest.engine.transfer import Delayed, HeldKv, Link
 from loadtest.engine.types import (
     EngineEvent,
     EngineRequest,
@@ -20,19 +19,10 @@ from loadtest.engine.types import (
     EngineSpec,
     FinishReason,
     RequestFinished,
-    TokenMade,
     TransferFinished,
 )
 
-
-@dataclass(slots=True)
-class _Counts:
-    prompt_tokens: int = 0
-    generated_tokens: int = 0
-    remote_kv_tokens: int = 0
-    finished: int = 0
-    steps: int = 0
-    busy_s: float = 0.0
+QUEUED = (Phase.INTAKE, Phase.WAITING, Phase.TRANSFERRING, Phase.ARRIVED, Phase.READY)
 
 
 class Engine:
@@ -55,20 +45,20 @@ class Engine:
         self.spec = spec
         self.link = Link()
         """Its network interface, for whoever fetches KV from it."""
-        self._costs = costs
-        self._tells_every_token = tells_every_token
         self._cache = KvCache(spec.total_blocks)
         self._scheduler = Scheduler(spec, self._cache)
+        self._stepper = Stepper(
+            self._scheduler, costs, tells_every_token=tells_every_token, plans_ahead=spec.plans_ahead
+        )
         self._intake = Delayed(Phase.INTAKE)
         self._incoming = Delayed(Phase.TRANSFERRING)
         self._held = HeldKv(spec.hold_lease_s)
         self._sources: dict[str, Link] = {}
         self._live: dict[str, LiveSequence] = {}
-        self._stretch: Stretch | None = None
         self._now_s = 0.0
-        self._may_start = False
-        self._events: list[EngineEvent] = []
-        self._counts = _Counts()
+        self._events = self._stepper.events
+        self._remote_kv_tokens = 0
+        self._finished = 0
 
     def add(self, request: EngineRequest, now_s: float, *, source: Link | None = None) -> None:
         """Queue a request; one that can never fit is finished at once as rejected.
@@ -92,10 +82,9 @@ class Engine:
             self._sources[request.request_id] = source
         intake_s = spec.intake_s + spec.intake_token_s * request.prompt_tokens
         if intake_s:
-            sequence.phase = Phase.INTAKE
             self._intake.add(sequence, now_s + intake_s)
         else:
-            self._enqueue(sequence)
+            self._change(self._enqueue, sequence)
 
     def cancel(self, request_id: str, now_s: float) -> bool:
         """Take a request out, whatever it is doing, and free its blocks; False where the engine has none such.
@@ -106,7 +95,8 @@ class Engine:
         sequence = self._live.get(request_id)
         if sequence is None:
             return False
-        self._cut()
+        self._stepper.cut(now_s)
+        self._take_done()
         self._scheduler.remove(sequence)
         self._held.drop(request_id)
         self._forget(sequence)
@@ -129,7 +119,7 @@ class Engine:
         That is the end of the step, transfer or lease that ends first. It is the present where a step can start or
         something has happened that no `advance` has told.
         """
-        if self._events or (self._may_start and self._stretch is None):
+        if self._events or self._stepper.may_start:
             return self._now_s
         end_s = self._next_end_s()
         return None if end_s == NEVER_S else end_s
@@ -138,7 +128,8 @@ class Engine:
         """Let time go on; everything that happened up to and including `now_s`, in order of time."""
         self._run_to(now_s)
         self._start()
-        events, self._events = self._events, []
+        events, self._stepper.events = self._events, []
+        self._events = self._stepper.events
         return events
 
     def known_blocks(self, hashes: Hashes, piece_blocks: int) -> int:
@@ -149,21 +140,21 @@ class Engine:
         """Gauges and counters, as of the last `now_s` where none is given."""
         if now_s is not None:
             self._run_to(now_s)
-        self._settle_ended_steps()
-        scheduler, counts, cache = self._scheduler, self._counts, self._cache
+        self._settle()
+        scheduler, stepper, cache = self._scheduler, self._stepper, self._cache
         return EngineSnapshot(
             running=len(scheduler.running),
-            waiting=len(scheduler.waiting) + len(scheduler.ready) + len(self._incoming) + len(self._intake),
+            waiting=sum(sequence.phase in QUEUED for sequence in self._live.values()),
             kv_used_ratio=cache.used_blocks / cache.total_blocks,
             prefix_queried_tokens=scheduler.prefix_queried_tokens,
             prefix_hit_tokens=scheduler.prefix_hit_tokens,
-            remote_kv_tokens=counts.remote_kv_tokens,
+            remote_kv_tokens=self._remote_kv_tokens,
             preemptions=scheduler.preemptions,
-            prompt_tokens=counts.prompt_tokens,
-            generated_tokens=counts.generated_tokens,
-            finished=counts.finished,
-            steps=counts.steps,
-            busy_s=counts.busy_s,
+            prompt_tokens=stepper.prompt_tokens,
+            generated_tokens=stepper.generated_tokens,
+            finished=self._finished,
+            steps=stepper.steps,
+            busy_s=stepper.busy_s,
         )
 
     def _run_to(self, now_s: float) -> None:
@@ -180,21 +171,15 @@ class Engine:
         self._now_s = now_s
 
     def _next_end_s(self) -> float:
-        end_s = min(self._intake.next_end_s, self._incoming.next_end_s, self._held.next_end_s)
-        stretch = self._stretch
-        if stretch is not None:
-            step_s = stretch.step_end_s(stretch.settled + 1) if self._tells_every_token else stretch.end_s
-            if step_s < end_s:
-                return step_s
-        return end_s
+        return min(self._stepper.next_end_s, self._intake.next_end_s, self._incoming.next_end_s, self._held.next_end_s)
 
     def _end_what_is_due(self) -> None:
-        stretch, now_s = self._stretch, self._now_s
-        if stretch is not None and (self._tells_every_token or stretch.end_s <= now_s):
-            self._settle_ended_steps()
+        now_s = self._now_s
+        if self._stepper.next_end_s <= now_s:
+            self._settle()
         if self._intake.next_end_s <= now_s:
             for sequence in self._intake.pop_due(now_s):
-                self._enqueue(sequence)
+                self._change(self._enqueue, sequence)
         if self._incoming.next_end_s <= now_s:
             for sequence in self._incoming.pop_due(now_s):
                 self._receive(sequence)
@@ -203,16 +188,8 @@ class Engine:
                 self._forget(sequence)
 
     def _start(self) -> None:
-        if self._stretch is not None or not self._may_start:
-            return
-        self._may_start = False
-        plan = self._scheduler.plan()
-        while plan.is_empty and plan.preempted:
-            plan = self._scheduler.plan()
-        for sequence in plan.reserved:
+        for sequence in self._stepper.start(self._now_s):
             self._incoming.add(sequence, self._transfer_end_s(sequence))
-        if not plan.is_empty:
-            self._stretch = Stretch(plan, self._costs, self._now_s)
 
     def _transfer_end_s(self, sequence: LiveSequence) -> float:
         spec = self.spec
@@ -228,117 +205,47 @@ class Engine:
             link.free_at_s = end_s - spec.transfer_latency_s
         return end_s
 
-    def _cut(self) -> None:
-        """Something changed: no step begins any more before the next plan."""
-        self._settle_ended_steps()
-        stretch = self._stretch
-        if stretch is None:
-            return
-        # At the very end of a step the next one has not begun yet.
-        settled = stretch.settled
-        begun = settled == 0 or stretch.step_end_s(settled) < self._now_s
-        if settled + begun < stretch.steps:
-            stretch.cut(settled + begun)
-        if not begun:
-            self._end_stretch(stretch)
+    def _settle(self) -> None:
+        self._stepper.settle(self._now_s)
+        self._take_done()
 
-    def _settle_ended_steps(self) -> None:
-        """Account for the steps of a stretch that have ended by now."""
-        stretch = self._stretch
-        if stretch is None:
-            return
-        ended = stretch.ended_steps(self._now_s)
-        batch = self._scheduler.decoding
-        while stretch.settled < ended:
-            steps = 1 if self._tells_every_token else ended - stretch.settled
-            batch.begin(steps)
-            batch.advance(steps)
-            stretch.settled += steps
-            self._counts.steps += steps
-            self._counts.generated_tokens += steps * len(batch)
-            self._tell_tokens(stretch)
-        if ended == stretch.steps:
-            self._end_stretch(stretch)
-        else:
-            batch.begin(1)
+    def _change(self, change: Change, sequence: LiveSequence) -> None:
+        self._stepper.change(change, sequence, self._now_s)
+        self._take_done()
 
-    def _tell_tokens(self, stretch: Stretch) -> None:
-        batch = self._scheduler.decoding
-        for sequence in stretch.plan.beginners:
-            self._counts.prompt_tokens += sequence.request.prompt_tokens
-        if self._tells_every_token:
-            at_s = stretch.step_end_s(stretch.settled)
-            for sequence in batch:
-                index = batch.generated_tokens(sequence) - 1
-                self._events.append(TokenMade(at_s=at_s, request_id=sequence.request.request_id, index=index))
-            return
-        for sequence in stretch.plan.beginners:
-            if sequence.phase is Phase.DECODING:
-                self._tell_first_token(sequence)
-
-    def _end_stretch(self, stretch: Stretch) -> None:
-        self._stretch = None
-        self._may_start = True
-        self._counts.busy_s += stretch.end_s - stretch.start_s
-        for sequence in self._scheduler.decoding.pop_done():
-            self._finish(sequence)
-        for sequence, new in stretch.plan.chunks:
-            if sequence.phase is Phase.PREFILLING:
-                sequence.computed_tokens += new
-                if sequence.computed_tokens == sequence.known_tokens:
-                    self._end_prefill(sequence)
-
-    def _end_prefill(self, sequence: LiveSequence) -> None:
-        """The last chunk's step makes a token too."""
-        index = sequence.generated_tokens
-        if not index:
-            self._counts.prompt_tokens += sequence.request.prompt_tokens
-        if not index or self._tells_every_token:
-            self._events.append(TokenMade(at_s=self._now_s, request_id=sequence.request.request_id, index=index))
-        sequence.generated_tokens += 1
-        sequence.known_tokens += 1
-        self._counts.generated_tokens += 1
-        if sequence.left_tokens:
-            self._scheduler.join_batch(sequence)
-        else:
-            self._scheduler.remove(sequence)
-            self._finish(sequence)
+    def _take_done(self) -> None:
+        """Let go of the sequences that have made their last token."""
+        done = self._stepper.done
+        while done:
+            self._finish(done.pop(0))
 
     def _finish(self, sequence: LiveSequence) -> None:
-        """All its tokens are made; the batch has let it go."""
-        self._scheduler.running.pop(sequence, None)
-        self._counts.finished += 1
+        self._finished += 1
         self._tell_finished(sequence, FinishReason.LENGTH)
         if sequence.request.holds_kv:
             sequence.phase = Phase.HELD
             self._held.hold(sequence, self._now_s)
+            self._change(self._scheduler.leave_slot, sequence)
         else:
             self._forget(sequence)
 
     def _enqueue(self, sequence: LiveSequence) -> None:
-        self._cut()
-        sequence.phase = Phase.WAITING
-        self._scheduler.waiting.append(sequence)
-        self._may_start = True
+        if sequence.phase is Phase.INTAKE:
+            sequence.phase = Phase.WAITING
+            self._scheduler.waiting.append(sequence)
 
     def _receive(self, sequence: LiveSequence) -> None:
-        self._cut()
-        self._counts.remote_kv_tokens += sequence.missing_remote_tokens
-        self._scheduler.note_arrived(sequence)
-        self._may_start = True
+        self._remote_kv_tokens += sequence.missing_remote_tokens
+        sequence.phase = Phase.ARRIVED
         self._events.append(TransferFinished(at_s=self._now_s, request_id=sequence.request.request_id))
+        self._change(self._scheduler.note_arrived, sequence)
 
     def _forget(self, sequence: LiveSequence) -> None:
-        """Its blocks are free; whoever waits for some may have them."""
-        self._cut()
-        self._scheduler.release(sequence)
+        """It leaves; its slot and its blocks are for others."""
         sequence.phase = Phase.GONE
         del self._live[sequence.request.request_id]
         self._sources.pop(sequence.request.request_id, None)
-        self._may_start = True
-
-    def _tell_first_token(self, sequence: LiveSequence) -> None:
-        self._events.append(TokenMade(at_s=self._now_s, request_id=sequence.request.request_id, index=0))
+        self._change(self._scheduler.let_go, sequence)
 
     def _tell_finished(self, sequence: LiveSequence, reason: FinishReason) -> None:
         self._events.append(

@@ -80,10 +80,9 @@ class Scheduler:
         plan.steps = self._steady_steps(plan)
         return plan
 
-    def join_batch(self, sequence: LiveSequence) -> None:
-        """Its prompt is computed: it decodes from the next step on."""
+    def end_prefill(self, sequence: LiveSequence) -> None:
+        """Its prompt is computed."""
         self._prefilling.remove(sequence)
-        self.decoding.join(sequence)
 
     def remove(self, sequence: LiveSequence) -> None:
         """Take a sequence out of wherever it is."""
@@ -96,16 +95,26 @@ class Scheduler:
                 self.waiting.remove(sequence)
             case Phase.READY:
                 self.ready.remove(sequence)
-        self.running.pop(sequence, None)
 
     def note_arrived(self, sequence: LiveSequence) -> None:
         """A decode leg's KV is complete: all but its last token count as computed, and others may use its blocks."""
+        if sequence.phase is not Phase.ARRIVED:
+            return
         present = max(sequence.computed_tokens, sequence.remote_tokens)
         self._register(sequence, present)
         sequence.computed_tokens = min(present, sequence.known_tokens - 1)
         sequence.remote_tokens = 0
         sequence.phase = Phase.READY
         self.ready.append(sequence)
+
+    def leave_slot(self, sequence: LiveSequence) -> None:
+        """It computes no more, but its blocks are held."""
+        self.running.pop(sequence, None)
+
+    def let_go(self, sequence: LiveSequence) -> None:
+        """Its slot and its blocks are free."""
+        self.running.pop(sequence, None)
+        self._release(sequence)
 
     def _make_room(self, plan: StepPlan) -> None:
         """Preempt from the back until the next step's new blocks can be had."""
@@ -151,7 +160,7 @@ class Scheduler:
 
     def _steady_steps(self, plan: StepPlan) -> int:
         """How long the same sequences go on decoding, with nothing to tell and nothing to admit between."""
-        if plan.chunks or plan.beginners or plan.preempted or not plan.decodes:
+        if plan.chunks or plan.preempted or not plan.decodes:
             return 1
         if self.waiting and self._refused is None and len(self.running) < self._spec.max_running:
             return 1
@@ -203,14 +212,14 @@ class Scheduler:
 
     def _preempt(self, victim: LiveSequence) -> None:
         self.remove(victim)
-        self.release(victim)
+        self.let_go(victim)
         victim.computed_tokens = 0
         victim.preemptions += 1
         victim.phase = Phase.WAITING
         self.preemptions += 1
         self.waiting.appendleft(victim)
 
-    def release(self, sequence: LiveSequence) -> None:
+    def _release(self, sequence: LiveSequence) -> None:
         """Give back all its blocks."""
         if sequence.segment is not None:
             self._cache.release(sequence.segment, sequence.held_blocks - sequence.named_blocks)

@@ -14,11 +14,13 @@ class Phase(Enum):
     """Where a sequence is."""
 
     INTAKE = auto()
-    """Being read and tokenised; the scheduler does not know it yet."""
+    """On its way to the queue: being read and tokenised, or too late for the plan that is made."""
     WAITING = auto()
     """In the queue, without blocks."""
     TRANSFERRING = auto()
     """Has blocks; its remote KV is on the way into them."""
+    ARRIVED = auto()
+    """Its remote KV is here, but the scheduler does not know it yet."""
     READY = auto()
     """Its remote KV has arrived; waits for a slot."""
     PREFILLING = auto()
@@ -41,7 +43,7 @@ class LiveSequence:
     request: EngineRequest
     known_tokens: int
     """Prompt and generated tokens: what must be computed before the next token is made."""
-    phase: Phase = Phase.WAITING
+    phase: Phase = Phase.INTAKE
     computed_tokens: int = 0
     """Leading known tokens whose KV is in this engine."""
     generated_tokens: int = 0

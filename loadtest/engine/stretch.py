@@ -30,7 +30,7 @@ class CostModel(Protocol):
 class Stretch:
     """A plan under way: `steps` steps from `start_s` on, of which `settled` have been accounted for."""
 
-    __slots__ = ("_price", "_step_s", "end_s", "plan", "settled", "start_s", "steps")
+    __slots__ = ("_price", "_step_s", "end_s", "plan", "settled", "start_s", "steps", "tell_s")
 
     def __init__(self, plan: StepPlan, costs: CostModel, start_s: float) -> None:
         self.plan = plan
@@ -45,11 +45,19 @@ class Stretch:
             self._step_s = costs.step_seconds(plan.work())
         self.end_s = self.step_end_s(self.steps)
         """When its last step ends."""
+        self.tell_s = self.step_end_s(1) if plan.beginners else self.end_s
+        """When it next has something to tell to a host that asks for first tokens only."""
 
     def cut(self, steps: int) -> None:
         """Let it end after so many steps."""
         self.steps = steps
         self.end_s = self.step_end_s(steps)
+        self.tell_s = min(self.tell_s, self.end_s) if not self.settled else self.end_s
+
+    def settle(self, steps: int) -> None:
+        """Account for some more steps."""
+        self.settled += steps
+        self.tell_s = self.end_s
 
     def step_end_s(self, step: int) -> float:
         """When the `step`-th step ends, counted from 1; the start for 0."""
@@ -61,6 +69,8 @@ class Stretch:
         """How many of its steps have ended by now."""
         if self.end_s <= now_s:
             return self.steps
+        if self.settled + 1 == self.steps:
+            return self.settled
         done, done_s, left, left_s = self.settled, self.step_end_s(self.settled), self.steps, self.end_s
         # Steps last about equally long, so the first guess is near; halving bounds the search all the same.
         while left - done > 1:

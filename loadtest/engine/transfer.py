@@ -4,9 +4,7 @@ from collections import OrderedDict
 from heapq import heappop, heappush
 
 from loadtest.engine.sequence import LiveSequence, Phase
-
-
-NEVER_S = float("inf")
+from loadtest.engine.stepping import NEVER_S
 
 
 class Link:

@@ -37,6 +37,9 @@ class EngineSpec:
     """Tokens that the decode side has in its prefix cache are transferred all the same."""
     reservations_per_step: int = 1 << 30
     """How many decode legs may get their blocks between two steps."""
+    plans_ahead: bool = False
+    """The next step is planned while one runs, as vLLM's asynchronous scheduling does: what changes meanwhile is for
+    the step after it."""
     intake_s: float = 0.0
     """From a request's arrival to its place in the queue: HTTP and validation."""
     intake_token_s: float = 0.0

@@ -116,8 +116,7 @@ def held_blocks(lab: Lab, sequence: LiveSequence) -> int:
     """What a sequence was given: a decoding one has room for all tokens but, between steps, the newest."""
     if sequence.phase is not Phase.DECODING:
         return sequence.held_blocks
-    under_way = lab.engine._stretch is not None
-    written = known_tokens(lab, sequence) - 1 + under_way
+    written = known_tokens(lab, sequence) - 1 + lab.engine._scheduler.decoding._paid_steps
     return max(sequence.held_blocks, -(-written // lab.spec.block_tokens))
 
 

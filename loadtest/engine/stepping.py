@@ -1,0 +1,158 @@
+"""Running the batch: one stretch of steps after another, and the tokens that they make.
+
+The rule of this module: it knows steps, not why a sequence came or where it goes. What somebody changes while a step
+is under way is for the next plan; an engine that plans ahead has made that plan already, so there it is for the one
+after.
+"""
+
+from collections.abc import Callable
+
+from loadtest.engine.scheduler import Scheduler, StepPlan
+from loadtest.engine.sequence import LiveSequence, Phase
+from loadtest.engine.stretch import CostModel, Stretch
+from loadtest.engine.types import EngineEvent, TokenMade
+
+Change = Callable[[LiveSequence], None]
+NEVER_S = float("inf")
+
+
+class Stepper:
+    """The steps of one engine.
+
+    `events` collects tokens, `done` the sequences that have made their last one, until the engine takes them.
+    """
+
+    def __init__(self, scheduler: Scheduler, costs: CostModel, *, tells_every_token: bool, plans_ahead: bool) -> None:
+        self.events: list[EngineEvent] = []
+        self.done: list[LiveSequence] = []
+        self.prompt_tokens = self.generated_tokens = self.steps = 0
+        self.busy_s = 0.0
+        self._scheduler = scheduler
+        self._batch = scheduler.decoding
+        self._costs = costs
+        self._tells_every_token = tells_every_token
+        self._plans_ahead = plans_ahead
+        self._stretch: Stretch | None = None
+        self._may_start = False
+        self._later: list[tuple[Change, LiveSequence]] = []
+
+    @property
+    def may_start(self) -> bool:
+        """True where a step could begin at once."""
+        return self._may_start and self._stretch is None
+
+    @property
+    def next_end_s(self) -> float:
+        """When there is next something to settle."""
+        stretch = self._stretch
+        if stretch is None:
+            return NEVER_S
+        return stretch.step_end_s(stretch.settled + 1) if self._tells_every_token else stretch.tell_s
+
+    def start(self, now_s: float) -> list[LiveSequence]:
+        """Begin the next stretch, if there is work and none is under way; who got blocks for a transfer."""
+        if self._stretch is not None or not self._may_start:
+            return []
+        self._may_start = False
+        plan = self._plan()
+        if not plan.is_empty:
+            self._stretch = Stretch(plan, self._costs, now_s)
+        return plan.reserved
+
+    def change(self, change: Change, sequence: LiveSequence, now_s: float) -> None:
+        """Change the queue, the batch or the cache for the next plan that is open to it; no stretch outlasts that."""
+        self.cut(now_s)
+        if self._plans_ahead and (self._stretch is not None or self._scheduler.running):
+            self._later.append((change, sequence))
+        else:
+            change(sequence)
+        self._may_start = True
+
+    def cut(self, now_s: float) -> None:
+        """Let no step begin any more before the next plan."""
+        self.settle(now_s)
+        stretch = self._stretch
+        if stretch is None:
+            return
+        # At the very end of a step the next one has not begun yet.
+        settled = stretch.settled
+        begun = settled == 0 or stretch.step_end_s(settled) < now_s
+        if settled + begun < stretch.steps:
+            stretch.cut(settled + begun)
+        if not begun:
+            self._end(stretch)
+
+    def settle(self, now_s: float) -> None:
+        """Account for the steps that have ended by now."""
+        stretch = self._stretch
+        if stretch is None:
+            return
+        ended = stretch.ended_steps(now_s)
+        batch = self._batch
+        while stretch.settled < ended:
+            first = stretch.settled == 0 and stretch.plan.beginners
+            steps = 1 if first or self._tells_every_token else ended - stretch.settled
+            batch.begin(steps)
+            batch.advance(steps)
+            stretch.settle(steps)
+            self.steps += steps
+            self.generated_tokens += steps * len(batch)
+            if first or self._tells_every_token:
+                self._tell(stretch)
+        if ended == stretch.steps:
+            self._end(stretch)
+        else:
+            batch.begin(1)
+
+    def _plan(self) -> StepPlan:
+        plan = self._scheduler.plan()
+        while plan.is_empty and plan.preempted:
+            plan = self._scheduler.plan()
+        if not self._later:
+            return plan
+        later, self._later = self._later, []
+        for change, sequence in later:
+            change(sequence)
+        if plan.is_empty and not plan.reserved:
+            return self._scheduler.plan()
+        plan.steps = 1
+        self._may_start = True
+        return plan
+
+    def _tell(self, stretch: Stretch) -> None:
+        """The tokens of the step that was settled last."""
+        at_s = stretch.step_end_s(stretch.settled)
+        beginners = stretch.plan.beginners if stretch.settled == 1 else ()
+        for sequence in beginners:
+            self.prompt_tokens += sequence.request.prompt_tokens
+        for sequence in self._batch if self._tells_every_token else beginners:
+            if sequence.phase is Phase.DECODING:
+                index = self._batch.generated_tokens(sequence) - 1
+                self.events.append(TokenMade(at_s=at_s, request_id=sequence.request.request_id, index=index))
+
+    def _end(self, stretch: Stretch) -> None:
+        self._stretch = None
+        self._may_start = True
+        self.busy_s += stretch.end_s - stretch.start_s
+        self.done.extend(self._batch.pop_done())
+        for sequence, new in stretch.plan.chunks:
+            if sequence.phase is Phase.PREFILLING:
+                sequence.computed_tokens += new
+                if sequence.computed_tokens == sequence.known_tokens:
+                    self._end_prefill(sequence, stretch.end_s)
+
+    def _end_prefill(self, sequence: LiveSequence, now_s: float) -> None:
+        """The last chunk's step makes a token too."""
+        index = sequence.generated_tokens
+        if not index:
+            self.prompt_tokens += sequence.request.prompt_tokens
+        if not index or self._tells_every_token:
+            self.events.append(TokenMade(at_s=now_s, request_id=sequence.request.request_id, index=index))
+        sequence.generated_tokens += 1
+        sequence.known_tokens += 1
+        self.generated_tokens += 1
+        self._scheduler.end_prefill(sequence)
+        if sequence.left_tokens:
+            self._batch.join(sequence)
+        else:
+            self.done.append(sequence)
