@@ -11,6 +11,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 import httpx
@@ -106,7 +107,8 @@ async def open_gateway(
         pool = UpstreamPool(_limits(settings.upstream.decode))
         stack.push_async_callback(pool.aclose)
         services = _services(settings, core=core, pool=pool, registry=registry, telemetry=telemetry, clock=clock)
-        await _watch(registry, core, settings, stack, clock=clock, transport=transport)
+        passed = partial(services.pending.check, router.health.is_down)
+        await _watch(registry, core, settings, stack, clock=clock, transport=transport, passed=passed)
         state = RouterState(router, clock)
         exposition = _exposition(telemetry, state, PoolState(pool, registry.origins), stack)
         intake = Intake(live, sidecar=_sidecar(settings, registry))
@@ -164,9 +166,10 @@ async def _watch(
     *,
     clock: Callable[[], float],
     transport: httpx.AsyncBaseTransport | None,
+    passed: Callable[[], None],
 ) -> None:
     client = await stack.enter_async_context(httpx.AsyncClient(transport=transport, trust_env=False))
-    monitor = FleetMonitor(registry, core, client, settings.fleet, clock=clock)
+    monitor = FleetMonitor(registry, core, client, settings.fleet, clock=clock, passed=passed)
     stack.push_async_callback(monitor.stop)
     await monitor.start()
 
@@ -211,7 +214,7 @@ def _admin(registry: Registry, state: RouterState, decisions: DecisionLog, reloa
 
 
 def _not_ready(router: Router) -> str | None:
-    workers = [(state.spec.worker_id, 0) for state in router.fleet if state.spec.role.decodes]
+    workers = [state.spec.worker_id for state in router.fleet if state.spec.role.decodes]
     if router.health.routable(workers, may_panic=True):
         return None
     return "no worker that can serve requests is up"

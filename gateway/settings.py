@@ -96,7 +96,7 @@ class FleetSettings(Section):
     """How workers are watched."""
 
     probe_interval_s: Seconds = Field(2.0, description="Between two health probes of a worker.")
-    probe_timeout_s: Seconds = Field(5.0, description="A probe without an answer for so long has failed.")
+    probe_timeout_s: Seconds = Field(5.0, description="A probe without an answer for so long has timed out.")
     scrape_interval_s: Seconds = Field(1.0, description="Between two scrapes of a worker's /metrics.")
     sample_max_age_s: Seconds = Field(10.0, description="An older scrape is not used.")
 
@@ -159,6 +159,10 @@ class HealthSettings(Section):
     max_open_s: Seconds = Field(120.0, description="Longest ejection.")
     max_ejected_ratio: Ratio = Field(0.5, description="Share of a pool that may be ejected at once.")
     panic_ratio: Ratio = Field(0.34, description="Below this share of healthy workers the ejected ones serve too.")
+    probe_failures: int = Field(3, ge=1, description="Refused or failed probes in a row that take a worker down.")
+    probe_timeouts: int = Field(
+        6, ge=1, description="As many without an answer in time do, while no request gets on there either."
+    )
 
 
 class SloClassSettings(Section):

@@ -49,6 +49,8 @@ class WorkerProbed:
     at_s: float
     worker_id: WorkerId
     healthy: bool
+    timed_out: bool = False
+    """It failed because no answer came in time, which a busy worker may do too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

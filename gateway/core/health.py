@@ -2,7 +2,8 @@
 
 The rule of this module: three signals move a worker (outcomes of requests, health probes, time), through one
 transition table. A client's own error never counts, overload is not failure, and no more than a set share of a
-pool is ejected at once.
+pool is ejected at once. A probe that is refused says more than one that runs out of time: an engine on busy cores
+answers late and yet serves, so requests that get on there meanwhile outweigh its late probes.
 Sources: the breaker and ejection terms are Envoy's outlier detection; the cases are field reports 39, 40, 49.
 """
 
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gateway.core.path.base import PolicyError
-from gateway.core.types import Role, WorkerId
+from gateway.core.types import DecisionId, Role, WorkerId
 
 _MAX_DOUBLINGS = 64
 _COUNTS = (
@@ -20,6 +21,7 @@ _COUNTS = (
     "memory_requests",
     "trial_successes",
     "probe_failures",
+    "probe_timeouts",
     "probe_successes",
 )
 
@@ -30,7 +32,7 @@ class HealthState(StrEnum):
     CLOSED = "closed"
     """Well: takes requests."""
     HALF_OPEN = "half_open"
-    """On trial: takes one request at a time."""
+    """On trial: takes one request at a time; those from before the trial do not count."""
     OPEN = "open"
     """Ejected for a while because requests failed there."""
     DOWN = "down"
@@ -59,6 +61,9 @@ class HealthPolicy:
     panic_ratio: float = 0.34
     """Below this share of routable workers the breaker is ignored: some answer is better than none."""
     probe_failures: int = 3
+    """Probes that were refused, broken off or answered with an error, without a good one between, until DOWN."""
+    probe_timeouts: int = 6
+    """Failed probes of any kind until DOWN, with nothing heard of the worker between."""
     probe_successes: int = 2
 
     def __post_init__(self) -> None:
@@ -82,7 +87,12 @@ class WorkerHealth:
     draining: bool = False
     failures_in_row: int = 0
     trial_successes: int = 0
+    trials: set[DecisionId] = field(default_factory=set)
+    """Requests in flight that were sent while on trial."""
     probe_failures: int = 0
+    """Without those that ran out of time."""
+    silent_probes: int = 0
+    """Failed probes of any kind since something was heard of the worker."""
     probe_successes: int = 0
     ejections: int = 0
     open_until_s: float = 0.0
@@ -132,21 +142,44 @@ class HealthTable:
         """The worker's health; raises KeyError where it is unknown."""
         return self._workers[worker_id]
 
-    def routable(self, pool: Iterable[tuple[WorkerId, int]], *, may_panic: bool) -> list[WorkerId]:
-        """Those of `pool`, given as (worker, requests in flight), that may take a request now.
+    def routable(self, pool: Iterable[WorkerId], *, may_panic: bool) -> list[WorkerId]:
+        """Those of `pool` that may take a request now.
 
         With `may_panic`, a pool in which too few are left gives its ejected workers too (never those whose probe
         fails or that drain).
         """
-        present = [
-            (worker_id, inflight, self._workers[worker_id])
-            for worker_id, inflight in pool
-            if not self._workers[worker_id].draining
-        ]
-        well = [worker_id for worker_id, inflight, health in present if _takes(health, inflight)]
+        present = [(worker_id, health) for worker_id in pool if not (health := self._workers[worker_id]).draining]
+        well = [worker_id for worker_id, health in present if _takes(health)]
         if may_panic and len(well) < self.policy.panic_ratio * len(present):
-            return [worker_id for worker_id, _, health in present if health.state is not HealthState.DOWN]
+            return [worker_id for worker_id, health in present if health.state is not HealthState.DOWN]
         return well
+
+    def is_well(self, worker_id: WorkerId) -> bool:
+        """Whether it takes a request by its own merit, not only because too few others are left."""
+        return _takes(self._workers[worker_id])
+
+    def is_down(self, worker_id: WorkerId) -> bool:
+        """Whether its probe fails, or it has left."""
+        health = self._workers.get(worker_id)
+        return health is None or health.state is HealthState.DOWN
+
+    def sent(self, worker_id: WorkerId, decision_id: DecisionId) -> None:
+        """A request goes there; on trial it takes no other until `ended`."""
+        health = self._workers.get(worker_id)
+        if health is not None and health.state is HealthState.HALF_OPEN:
+            health.trials.add(decision_id)
+
+    def ended(self, worker_id: WorkerId, decision_id: DecisionId) -> None:
+        """The request has ended there, however it did."""
+        health = self._workers.get(worker_id)
+        if health is not None:
+            health.trials.discard(decision_id)
+
+    def heard(self, worker_id: WorkerId) -> None:
+        """It got on with a request: it is alive, however late its probes are. A scrape says nothing of its engine."""
+        health = self._workers.get(worker_id)
+        if health is not None:
+            health.silent_probes = 0
 
     def succeeded(self, worker_id: WorkerId) -> None:
         """A request went well there."""
@@ -154,6 +187,7 @@ class HealthTable:
         if health is None:
             return
         health.count(False, self.policy.memory_requests)
+        health.silent_probes = 0
         if health.state is HealthState.HALF_OPEN:
             health.trial_successes += 1
             if health.trial_successes >= self.policy.trial_successes:
@@ -170,17 +204,21 @@ class HealthTable:
         ):
             self._open(health, now_s)
 
-    def probed(self, worker_id: WorkerId, healthy: bool) -> None:
-        """A health probe answered, or not."""
+    def probed(self, worker_id: WorkerId, healthy: bool, *, timed_out: bool = False) -> None:
+        """A health probe was answered well, or it failed; `timed_out` where it failed for want of any answer."""
         health = self._workers.get(worker_id)
         if health is None:
             return
-        health.probe_failures = 0 if healthy else health.probe_failures + 1
         health.probe_successes = health.probe_successes + 1 if healthy else 0
+        if healthy:
+            health.probe_failures = health.silent_probes = 0
+        else:
+            health.probe_failures += not timed_out
+            health.silent_probes += 1
         if health.state is HealthState.DOWN:
             if health.probe_successes >= self.policy.probe_successes:
                 self._try(health)
-        elif health.probe_failures >= self.policy.probe_failures:
+        elif self._is_gone(health):
             health.state = HealthState.DOWN
 
     def tick(self, now_s: float) -> None:
@@ -188,6 +226,10 @@ class HealthTable:
         for health in self._workers.values():
             if health.state is HealthState.OPEN and now_s >= health.open_until_s:
                 self._try(health)
+
+    def _is_gone(self, health: WorkerHealth) -> bool:
+        policy = self.policy
+        return health.probe_failures >= policy.probe_failures or health.silent_probes >= policy.probe_timeouts
 
     def _is_sick(self, health: WorkerHealth) -> bool:
         policy = self.policy
@@ -218,6 +260,7 @@ class HealthTable:
     def _try(health: WorkerHealth) -> None:
         health.state = HealthState.HALF_OPEN
         health.trial_successes = 0
+        health.trials = set()
         health.failures_in_row = 0
 
     @staticmethod
@@ -227,7 +270,7 @@ class HealthTable:
         health.requests = health.failures = 0.0
 
 
-def _takes(health: WorkerHealth, inflight: int) -> bool:
+def _takes(health: WorkerHealth) -> bool:
     if health.state is HealthState.CLOSED:
         return True
-    return health.state is HealthState.HALF_OPEN and inflight == 0
+    return health.state is HealthState.HALF_OPEN and not health.trials

@@ -7,6 +7,7 @@ tallies are exactly the sums over the reservations that name it.
 from dataclasses import dataclass
 from enum import IntEnum
 
+from gateway.core.path.eligibility import without_prefill
 from gateway.core.types import Decision, DecisionId, RequestFacts, WorkerId
 
 
@@ -46,8 +47,6 @@ class Reservation:
     """Whose prefill work is reserved now: the prefill worker, later none; the decode worker on the local path."""
     prefill_tokens: int
     stage: Stage = Stage.RESERVED
-    prefill_lost: bool = False
-    """True once the prefill worker's leg has failed."""
 
 
 _IDLE = Tally()
@@ -74,7 +73,7 @@ class Ledger:
         """
         return sum(
             worker_id == r.decision.decode_worker
-            or (worker_id == r.decision.prefill_worker and r.stage < Stage.STREAMING and not r.prefill_lost)
+            or (worker_id == r.decision.prefill_worker and r.stage < Stage.STREAMING)
             for r in self._reservations.values()
         )
 
@@ -113,10 +112,9 @@ class Ledger:
         return reservation
 
     def prefill_lost(self, decision_id: DecisionId) -> Reservation:
-        """The decode worker takes over the prefill that was lost with the prefill worker."""
+        """The decode worker takes over the prefill that was lost with the prefill worker: a local decision now."""
         reservation = self.advance(decision_id, Stage.PREFILLED)
-        decision = reservation.decision
-        reservation.prefill_lost = True
+        decision = reservation.decision = without_prefill(reservation.decision)
         reservation.prefill_worker = decision.decode_worker
         reservation.prefill_tokens = decision.features.isl_tokens - decision.decode_hit_tokens
         self._take_prefill(reservation)

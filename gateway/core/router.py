@@ -5,6 +5,7 @@ the same answers, byte for byte, in the gateway and in the simulator.
 """
 
 import math
+from copy import copy
 from random import Random
 
 from gateway.core.calibration import Calibration
@@ -85,7 +86,7 @@ class Router:
             exclude: workers that failed this request already.
             attempt: 1, or the number of this try.
         """
-        decision = self.preview(facts, now_s, exclude=exclude, attempt=attempt)
+        decision = self._decide(facts, now_s, self._rng, exclude=exclude, attempt=attempt)
         if isinstance(decision, Decision):
             self._decisions += 1
             self._reserve(decision, facts, now_s)
@@ -99,7 +100,12 @@ class Router:
         exclude: frozenset[WorkerId] = NO_EXCLUSIONS,
         attempt: int = 1,
     ) -> Decision | Refusal:
-        """What `submit` would answer, without taking anything."""
+        """What `submit` would answer, without taking anything: not even from the generator."""
+        return self._decide(facts, now_s, copy(self._rng), exclude=exclude, attempt=attempt)
+
+    def _decide(
+        self, facts: RequestFacts, now_s: float, rng: Random, *, exclude: frozenset[WorkerId], attempt: int
+    ) -> Decision | Refusal:
         ask = Ask(
             facts=facts,
             estimate=estimate(facts, self.calibration),
@@ -108,7 +114,7 @@ class Router:
             attempt=attempt,
         )
         decision_id = DecisionId(f"{self._instance}-{self._decisions + 1}")
-        return self._selector.decide(ask, decision_id, self._rng)
+        return self._selector.decide(ask, decision_id, rng)
 
     def adopt(self, policy: Policy) -> None:
         """Decide by another policy from now on; everything else that is known stays."""
@@ -126,7 +132,7 @@ class Router:
         Raises:
             LedgerError: the decision holds no reservation.
         """
-        self.ledger.release(decision_id)
+        self._release(decision_id)
         if blame is not None:
             self.health.failed(blame, now_s)
 
@@ -145,8 +151,8 @@ class Router:
                 self.health.drain(worker_id)
             case WorkerSampled(worker_id=worker_id, sample=sample):
                 self._worker_sampled(worker_id, sample)
-            case WorkerProbed(worker_id=worker_id, healthy=healthy):
-                self.health.probed(worker_id, healthy)
+            case WorkerProbed(worker_id=worker_id, healthy=healthy, timed_out=timed_out):
+                self.health.probed(worker_id, healthy, timed_out=timed_out)
             case Dispatched(decision_id=decision_id):
                 self._dispatched(decision_id)
             case Prefilled(decision_id=decision_id):
@@ -154,7 +160,7 @@ class Router:
             case PrefillLost():
                 self._prefill_lost(event)
             case FirstToken(decision_id=decision_id):
-                self.ledger.advance(decision_id, Stage.STREAMING)
+                self._first_token(decision_id)
             case Finished():
                 self._finished(event)
 
@@ -163,7 +169,7 @@ class Router:
         self.health.tick(now_s)
 
     def _make_selector(self) -> Selector:
-        return Selector(self.policy, self.fleet, self.health, self.prefix, self.ledger)
+        return Selector(self.policy, self.fleet, self.health, self.prefix)
 
     def _worker_up(self, spec: WorkerSpec) -> None:
         self.fleet.put(spec)
@@ -190,6 +196,9 @@ class Router:
 
     def _reserve(self, decision: Decision, facts: RequestFacts, now_s: float) -> None:
         features, prefiller = decision.features, decision.prefill_worker
+        self.health.sent(decision.decode_worker, decision.decision_id)
+        if prefiller is not None:
+            self.health.sent(prefiller, decision.decision_id)
         answers = min(facts.choices * facts.prompts, MAX_BOOKED_ANSWERS)
         kv_tokens = features.isl_tokens + math.ceil(features.osl_tokens) * answers
         self.ledger.reserve(
@@ -210,11 +219,23 @@ class Router:
 
     def _prefilled(self, decision_id: DecisionId) -> None:
         reservation = self.ledger.advance(decision_id, Stage.PREFILLED)
+        prefiller = reservation.decision.prefill_worker
+        if prefiller is not None:
+            self.health.ended(prefiller, decision_id)
+            self.health.heard(prefiller)
         # The transfer leaves the prompt's blocks on the decode worker too.
         self._store(reservation.decision.decode_worker, reservation.facts)
 
+    def _first_token(self, decision_id: DecisionId) -> None:
+        reservation = self.ledger.advance(decision_id, Stage.STREAMING)
+        self.health.heard(reservation.decision.decode_worker)
+
     def _prefill_lost(self, event: PrefillLost) -> None:
+        # Its prefill worker is forgotten with the leg.
+        prefiller = self._prefiller(event.decision_id)
         reservation = self.ledger.prefill_lost(event.decision_id)
+        if prefiller is not None:
+            self.health.ended(prefiller, event.decision_id)
         self._store(reservation.decision.decode_worker, reservation.facts)
         if event.blame is not None:
             self.health.failed(event.blame, event.at_s)
@@ -223,15 +244,26 @@ class Router:
         for chain in facts.block_chains:
             self.prefix.store(worker_id, chain)
 
+    def _prefiller(self, decision_id: DecisionId) -> WorkerId | None:
+        reservation = self.ledger.get(decision_id)
+        return None if reservation is None else reservation.decision.prefill_worker
+
+    def _release(self, decision_id: DecisionId) -> Reservation:
+        reservation = self.ledger.release(decision_id)
+        decision = reservation.decision
+        self.health.ended(decision.decode_worker, decision_id)
+        if decision.prefill_worker is not None:
+            self.health.ended(decision.prefill_worker, decision_id)
+        return reservation
+
     def _finished(self, event: Finished) -> None:
-        reservation = self.ledger.release(event.decision_id)
+        reservation = self._release(event.decision_id)
         decision, outcome = reservation.decision, event.outcome
         if event.blame is not None:
             self.health.failed(event.blame, event.at_s)
         elif outcome.kind is OutcomeKind.OK:
             self.health.succeeded(decision.decode_worker)
-            # A lost prefill is no success of its worker, however well the request ended.
-            if decision.prefill_worker is not None and not reservation.prefill_lost:
+            if decision.prefill_worker is not None:
                 self.health.succeeded(decision.prefill_worker)
         if outcome.kind is OutcomeKind.OK:
             self._calibrate(reservation.facts, outcome.input_tokens, outcome.output_tokens)

@@ -11,7 +11,6 @@ from gateway.core.features import Estimate
 from gateway.core.fleet_state import FleetState
 from gateway.core.hashing import rendezvous
 from gateway.core.health import HealthTable
-from gateway.core.ledger import Ledger
 from gateway.core.path.base import PathQuestion
 from gateway.core.path.eligibility import must_be_local
 from gateway.core.placement import MAX_CANDIDATES, Placement
@@ -60,14 +59,11 @@ class _Pick:
 class Selector:
     """Reads the state of the fleet and answers."""
 
-    def __init__(
-        self, policy: Policy, fleet: FleetState, health: HealthTable, prefix: PrefixIndex, ledger: Ledger
-    ) -> None:
+    def __init__(self, policy: Policy, fleet: FleetState, health: HealthTable, prefix: PrefixIndex) -> None:
         self._policy = policy
         self._fleet = fleet
         self._health = health
         self._prefix = prefix
-        self._ledger = ledger
 
     def decide(self, ask: Ask, decision_id: DecisionId, rng: Random) -> Decision | Refusal:
         """The route of one request, or why it has none."""
@@ -88,6 +84,11 @@ class Selector:
         return {worker_id: ask.estimate.hit_tokens(count) for worker_id, count in blocks.items()}
 
     def _pick_decode(self, ask: Ask, hits: dict[WorkerId, int]) -> _Pick | None:
+        """The decode worker: the session's own, else the best by score.
+
+        A session pins to its first choice among the workers that take requests now, so it moves while that one is
+        ejected, and then back to where its cache is: no replica needs to remember a session for all to agree on it.
+        """
         pool = self._pool(ask, Role.DECODE, ask.exclude)
         if not pool:
             return None
@@ -104,7 +105,7 @@ class Selector:
     def _pool(self, ask: Ask, role: Role, exclude: frozenset[WorkerId]) -> list[WorkerId]:
         offered = ask.facts.prefill_from if role is Role.PREFILL else None
         members = [
-            (spec.worker_id, self._ledger.tally(spec.worker_id).requests)
+            spec.worker_id
             for state in self._fleet
             if (spec := state.spec).worker_id not in exclude
             and spec.role in (role, Role.BOTH)
@@ -132,7 +133,14 @@ class Selector:
         self, facts: RequestFacts, features: Features, prefill: _Pick | None, decode: _Pick, rng: Random
     ) -> PathChoice:
         block = decode.view.kv_block_tokens or self._policy.default_kv_block_tokens
-        forced = must_be_local(facts, features, block_tokens=block, has_prefiller=prefill is not None)
+        forced = must_be_local(
+            facts,
+            features,
+            block_tokens=block,
+            has_prefiller=prefill is not None,
+            # One that splits by itself holds no other worker's KV back.
+            decode_ejected=prefill is not decode and not self._health.is_well(decode.view.worker_id),
+        )
         if forced is not None:
             return forced
         assert prefill is not None

@@ -212,6 +212,9 @@ class Reason(StrEnum):
     RULE_ECHO_LOGPROBS = "rule_echo_logprobs"
     RULE_UNDER_ONE_BLOCK = "rule_under_one_block"
     RULE_NO_PREFILLER = "rule_no_prefiller"
+    RULE_DECODE_EJECTED = "rule_decode_ejected"
+    PREFILL_LOST = "prefill_lost"
+    """The path was to be remote, and the decode worker prefilled after all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ goes wrong is an observation, never an exception that ends the watch.
 
 import asyncio
 from collections.abc import Callable, Mapping
+from enum import Enum, auto
 
 import httpx
 import msgspec
@@ -25,8 +26,26 @@ MAX_PAGE_BYTES = 4 * 2**20
 """A longer answer is read no further and counts as none."""
 
 
+class _Missing(Enum):
+    """Why a page did not come."""
+
+    REFUSED = auto()
+    """No connection, an answer that broke off or is too long, or a status that is no success."""
+    NOT_FOUND = auto()
+    TIMED_OUT = auto()
+
+
 class FleetMonitor:
-    """Watches every worker of a registry between `start` and `stop`."""
+    """Watches every worker of a registry between `start` and `stop`.
+
+    Args:
+        registry: who is there.
+        core: is told what was seen, and that time passes.
+        client: asks.
+        settings: how often, and how long an answer may take.
+        clock: seconds; the core's clock.
+        passed: is called whenever time has passed for the core.
+    """
 
     def __init__(
         self,
@@ -36,12 +55,14 @@ class FleetMonitor:
         settings: FleetSettings,
         *,
         clock: Callable[[], float],
+        passed: Callable[[], None] = lambda: None,
     ) -> None:
         self._registry = registry
         self._core = core
         self._client = client
         self._settings = settings
         self._clock = clock
+        self._passed = passed
         self._watches: dict[WorkerId, asyncio.Task[None]] = {}
         self._ticking: asyncio.Task[None] | None = None
         self._healthy: dict[WorkerId, bool] = {}
@@ -82,37 +103,46 @@ class FleetMonitor:
             await self.scrape(worker_id)
 
     async def probe(self, worker_id: WorkerId) -> None:
-        """Ask a worker's /health."""
-        healthy = await self._get(worker_id, "/health") is not None
+        """Ask a worker's /health; where there is no such page, its /v1/models is as good a sign of life."""
+        page = await self._get(worker_id, "/health")
+        if page is _Missing.NOT_FOUND:
+            page = await self._get(worker_id, "/v1/models")
+        healthy = isinstance(page, bytes)
         if self._healthy.get(worker_id) is not healthy:
             self._healthy[worker_id] = healthy
             self._log.info("worker.probed", worker=worker_id, healthy=healthy)
-        self._core.observe(WorkerProbed(at_s=self._clock(), worker_id=worker_id, healthy=healthy))
+        timed_out = page is _Missing.TIMED_OUT
+        self._core.observe(WorkerProbed(at_s=self._clock(), worker_id=worker_id, healthy=healthy, timed_out=timed_out))
 
     async def read_models(self, worker_id: WorkerId) -> None:
         """Read a worker's /v1/models; an answer that is none is as good as no answer."""
         page = await self._get(worker_id, "/v1/models")
-        cards = None if page is None else _cards(page)
+        cards = _cards(page) if isinstance(page, bytes) else None
         if cards is not None:
             self._registry.put_cards(worker_id, cards)
 
     async def scrape(self, worker_id: WorkerId) -> None:
         """Read a worker's /metrics."""
         page = await self._get(worker_id, "/metrics")
-        if page is not None:
+        if isinstance(page, bytes):
             now_s = self._clock()
             sample = parse_sample(page, now_s)
             self._core.observe(WorkerSampled(at_s=now_s, worker_id=worker_id, sample=sample))
 
-    async def _get(self, worker_id: WorkerId, path: str) -> bytes | None:
-        """A page; None where it did not come whole, with a 2xx, in time."""
+    async def _get(self, worker_id: WorkerId, path: str) -> bytes | _Missing:
+        """A page that came whole, with a 2xx, in time; or why it did not."""
         url = self._registry.members[worker_id].url.rstrip("/") + path
         try:
             # The client's own timeouts are per read: a worker that sends a byte now and then would never run out.
             async with asyncio.timeout(self._settings.probe_timeout_s), self._client.stream("GET", url) as response:
-                return await _read(response) if response.is_success else None
-        except (httpx.HTTPError, TimeoutError):
-            return None
+                if not response.is_success:
+                    not_found = response.status_code == httpx.codes.NOT_FOUND
+                    return _Missing.NOT_FOUND if not_found else _Missing.REFUSED
+                return await _read(response)
+        except (TimeoutError, httpx.TimeoutException):
+            return _Missing.TIMED_OUT
+        except httpx.HTTPError:
+            return _Missing.REFUSED
 
     async def _look_and_keep_watching(self, worker_id: WorkerId) -> None:
         await self.look(worker_id)
@@ -143,14 +173,15 @@ class FleetMonitor:
             await asyncio.sleep(TICK_S)
             self._core.tick(self._clock())
             self._registry.settle()
+            self._passed()
 
 
-async def _read(response: httpx.Response) -> bytes | None:
+async def _read(response: httpx.Response) -> bytes | _Missing:
     page = bytearray()
     async for piece in response.aiter_bytes():
         page += piece
         if len(page) > MAX_PAGE_BYTES:
-            return None
+            return _Missing.REFUSED
     return bytes(page)
 
 

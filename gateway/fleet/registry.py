@@ -152,7 +152,7 @@ class Registry:
     def remove(self, worker_id: WorkerId, *, force: bool = False) -> bool:
         """Let a worker leave once nothing is in flight there, or at once with `force`; True where it has left.
 
-        Requests in flight at a worker forced out go on to their end.
+        Requests in flight at a worker forced out go on to their end; those that still prefill for it go elsewhere.
         """
         if worker_id not in self._members:
             return True

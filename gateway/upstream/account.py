@@ -20,12 +20,12 @@ class Account:
 
     __slots__ = (
         "_facts",
-        "_model",
         "_request",
         "_services",
         "cached_tokens",
         "closed",
         "decision_s",
+        "model",
         "prefill_leg_s",
     )
 
@@ -33,7 +33,8 @@ class Account:
         self._services = services
         self._request = request
         self._facts = facts
-        self._model = model[:MAX_MODEL_CHARS]
+        self.model = model[:MAX_MODEL_CHARS]
+        """As the client wrote it, cut."""
         self.closed = False
         self.decision_s = 0.0
         """What the last decision took."""
@@ -51,7 +52,7 @@ class Account:
 
     def open(self) -> None:
         """The request is routed and in flight."""
-        self._services.telemetry.metrics.inflight(self._model).inc()
+        self._services.telemetry.metrics.inflight(self.model).inc()
 
     def refuse(self, refusal: Refusal, status: int) -> None:
         """Close a request that was never routed."""
@@ -77,7 +78,7 @@ class Account:
         self._services.core.observe(
             Finished(at_s=now_s, decision_id=decision.decision_id, outcome=outcome, blame=blame)
         )
-        self._services.telemetry.metrics.inflight(self._model).dec()
+        self._services.telemetry.metrics.inflight(self.model).dec()
         self._tell(decision, outcome)
 
     def _outcome(
@@ -132,7 +133,7 @@ class Account:
             routed,
             outcome,
             request_id=self._request.request_id,
-            model=self._model,
+            model=self.model,
             decision_s=self.decision_s,
             prefill_leg_s=self.prefill_leg_s,
         )

@@ -14,7 +14,9 @@ from gateway.core.types import Decision, DecisionId, Refusal, RequestFacts, Requ
 from gateway.telemetry.request import RequestTelemetry
 from gateway.upstream.budget import RetryBudget
 from gateway.upstream.exchange import Limits
+from gateway.upstream.hand_overs import HandOvers
 from gateway.upstream.origin import Origin
+from gateway.upstream.pending import PendingDecodes
 from gateway.upstream.pool import UpstreamPool
 from gateway.wire.dialects import Dialect
 
@@ -74,6 +76,8 @@ class Services:
     telemetry: RequestTelemetry
     clock: Callable[[], float]
     """Seconds, monotone; the same clock as the core's events."""
+    hand_overs: HandOvers = field(default_factory=HandOvers)
+    pending: PendingDecodes = field(default_factory=PendingDecodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,7 +48,6 @@ class _Request(msgspec.Struct, kw_only=True):
     echo: msgspec.Raw = _ABSENT
     logprobs: msgspec.Raw = _ABSENT
     prompt_logprobs: msgspec.Raw = _ABSENT
-    kv_transfer_params: msgspec.Raw = _ABSENT
 
 
 class _Chat(_Request, kw_only=True):
@@ -177,7 +176,6 @@ def _peeked(request: _Request, facts: RequestFacts) -> Peeked:
         stream=facts.stream,
         include_usage=_wants_usage(request.stream_options),
         raw_model=request.model,
-        sent_kv_transfer_params=is_set(request.kv_transfer_params),
     )
 
 

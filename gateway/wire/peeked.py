@@ -33,9 +33,6 @@ class Peeked:
     """The client asked for usage in the stream, or gets it always in this dialect."""
     raw_model: str
     """The model as the client wrote it, before any alias; empty where it named none and need not."""
-    sent_kv_transfer_params: bool = False
-    """The client set `kv_transfer_params` itself: forged or stale ones can yield another prompt's answer
-    (vllm#52234), so they must not reach a worker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +89,6 @@ def peeked(
     stream: bool = False,
     include_usage: bool = False,
     max_output_tokens: int | None = None,
-    kv_transfer_params: bytes | msgspec.Raw = b"",
 ) -> Peeked:
     """Put together what was read of a request with one choice."""
     facts = RequestFacts(
@@ -117,7 +113,6 @@ def peeked(
         stream=stream,
         include_usage=include_usage,
         raw_model=facts.model,
-        sent_kv_transfer_params=is_set(kv_transfer_params),
     )
 
 

@@ -14,6 +14,7 @@ import msgspec
 from xxhash import xxh3_64_digest, xxh3_64_intdigest
 
 from gateway.core.types import Endpoint
+from gateway.wire.peeked import Prompt
 
 # Bytes that no UTF-8 text holds, so that no text can imitate the structure around it.
 _MESSAGE = b"\xff"
@@ -69,6 +70,10 @@ class PromptChain:
     text_bytes: int = 0
     """Bytes of the canonical stream without the stand-ins of media; zero for token ids."""
     media_parts: int = 0
+
+    def as_prompt(self) -> Prompt:
+        """The input of a request that has this one prompt."""
+        return Prompt(text_bytes=self.text_bytes, chains=(self.hashes,), media_parts=self.media_parts)
 
 
 _decode_part = msgspec.json.Decoder(_Part | str).decode

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gateway.core.health import HealthPolicy, HealthState, HealthTable
 from gateway.core.path.base import PolicyError
-from gateway.core.types import Role, WorkerId
+from gateway.core.types import DecisionId, Role, WorkerId
 
 CLOSED, HALF_OPEN, OPEN, DOWN = HealthState.CLOSED, HealthState.HALF_OPEN, HealthState.OPEN, HealthState.DOWN
 W = WorkerId("w0")
@@ -44,8 +44,8 @@ def probe(of: HealthTable, *answers: bool) -> None:
         of.probed(W, healthy)
 
 
-def routable(of: HealthTable, *, inflight: int = 0, may_panic: bool = False) -> set[str]:
-    return set(of.routable([(worker_id, inflight) for worker_id in of._workers], may_panic=may_panic))
+def routable(of: HealthTable, *, may_panic: bool = False) -> set[str]:
+    return set(of.routable(of._workers, may_panic=may_panic))
 
 
 class TestTransitions:
@@ -129,6 +129,65 @@ class TestTransitions:
         of = in_state(state)
         probe(of, *[True] * 10)
         assert of.get(W).state is state
+
+
+class TestLateProbes:
+    """A probe that runs out of time weighs less than one that is refused."""
+
+    @staticmethod
+    def _late(of: HealthTable, times: int) -> None:
+        for _ in range(times):
+            of.probed(W, healthy=False, timed_out=True)
+
+    @pytest.mark.parametrize(("times", "after"), [(5, CLOSED), (6, DOWN)])
+    def test_so_many_in_a_row_take_a_worker_down(self, times: int, after: HealthState) -> None:
+        of = table()
+        self._late(of, times)
+        assert of.get(W).state is after
+
+    def test_a_good_probe_between_starts_the_row_anew(self) -> None:
+        of = table()
+        self._late(of, 5)
+        probe(of, True)
+        self._late(of, 5)
+        assert of.get(W).state is CLOSED
+
+    def test_whatever_else_comes_from_the_worker_starts_the_row_anew(self) -> None:
+        of = table()
+        self._late(of, 5)
+        of.heard(W)
+        self._late(of, 5)
+        of.succeeded(W)
+        self._late(of, 5)
+        assert of.get(W).state is CLOSED
+
+    def test_refused_probes_take_a_worker_down_whatever_else_comes(self) -> None:
+        of = table()
+        for _ in range(3):
+            probe(of, False)
+            of.heard(W)
+        assert of.get(W).state is DOWN
+
+    def test_late_probes_neither_count_as_refused_nor_forgive_those(self) -> None:
+        of = table()
+        probe(of, False, False)
+        self._late(of, 3)
+        assert of.get(W).state is CLOSED
+        probe(of, False)
+        assert of.get(W).state is DOWN
+
+    def test_refused_and_late_probes_count_together_as_silence(self) -> None:
+        of = table(probe_failures=3, probe_timeouts=4)
+        probe(of, False, False)
+        self._late(of, 2)
+        assert of.get(W).state is DOWN
+
+    def test_a_late_probe_keeps_a_down_worker_down(self) -> None:
+        of = in_state(DOWN)
+        probe(of, True)
+        self._late(of, 1)
+        probe(of, True)
+        assert of.get(W).state is DOWN
 
 
 class TestEjection:
@@ -295,10 +354,42 @@ class TestRoutable:
         for state in (OPEN, DOWN):
             assert routable(in_state(state)) == {"w1", "w2", "w3"}
 
-    @pytest.mark.parametrize(("inflight", "takes"), [(0, True), (1, False), (2, False)])
-    def test_a_worker_on_trial_takes_one_request_at_a_time(self, inflight: int, takes: bool) -> None:
+    def test_a_worker_on_trial_takes_one_request_at_a_time(self) -> None:
         of = in_state(HALF_OPEN)
-        assert (W in of.routable([(W, inflight)], may_panic=False)) is takes
+        for number in range(3):
+            decision_id = DecisionId(f"trial-{number}")
+            assert W in routable(of)
+            of.sent(W, decision_id)
+            assert W not in routable(of)
+            of.ended(W, DecisionId("another"))
+            assert W not in routable(of)
+            of.ended(W, decision_id)
+
+    def test_requests_from_before_the_trial_do_not_hold_it_up(self) -> None:
+        of = table()
+        of.sent(W, DecisionId("a long stream"))
+        fail(of)
+        of.tick(10.0)
+        assert W in routable(of)
+
+    def test_a_trial_that_failed_does_not_hold_up_the_next(self) -> None:
+        of = in_state(HALF_OPEN)
+        of.sent(W, DecisionId("hangs"))
+        fail(of, 1, now_s=20.0)
+        of.tick(40.0)
+        assert W in routable(of)
+        of.sent(W, DecisionId("trial"))
+        of.ended(W, DecisionId("hangs"))
+        assert W not in routable(of)
+
+    def test_panic_gives_workers_that_are_not_well(self) -> None:
+        of = table(2)
+        fail(of)
+        assert (of.is_well(W), of.is_well(WorkerId("w1"))) == (False, True)
+        of.tick(10.0)
+        assert of.is_well(W)
+        of.sent(W, DecisionId("trial"))
+        assert not of.is_well(W)
 
     def test_a_draining_worker_takes_nothing_even_in_panic(self) -> None:
         of = table(1)
@@ -348,7 +439,7 @@ class TestRoutable:
     def test_the_order_of_the_pool_is_kept(self) -> None:
         of = table(3)
         pool = [WorkerId("w2"), WorkerId("w0"), WorkerId("w1")]
-        assert of.routable([(worker_id, 0) for worker_id in pool], may_panic=True) == pool
+        assert of.routable(pool, may_panic=True) == pool
 
     def test_an_empty_pool_gives_nobody(self) -> None:
         assert table(0).routable([], may_panic=True) == []
@@ -374,7 +465,11 @@ def test_unknown_workers_are_ignored() -> None:
     of.succeeded(gone)
     of.probed(gone, healthy=False)
     of.drain(gone)
+    of.heard(gone)
+    of.sent(gone, DecisionId("d"))
+    of.ended(gone, DecisionId("d"))
     of.remove(gone)
+    assert of.is_down(gone)
     assert set(of._workers) == {W}
     with pytest.raises(KeyError):
         of.get(gone)
@@ -389,6 +484,7 @@ def test_unknown_workers_are_ignored() -> None:
         {"memory_requests": math.nan},
         {"trial_successes": 0},
         {"probe_failures": 0},
+        {"probe_timeouts": 0},
         {"probe_successes": 0},
         {"open_s": 0.0},
         {"max_open_s": -1.0},
@@ -409,6 +505,7 @@ def test_the_smallest_policy_is_legal() -> None:
         memory_requests=1.0,
         trial_successes=1,
         probe_failures=1,
+        probe_timeouts=1,
         probe_successes=1,
         open_s=0.1,
         max_open_s=0.1,
@@ -423,6 +520,11 @@ def test_the_smallest_policy_is_legal() -> None:
     of.tick(0.1)
     of.succeeded(W)
     assert of.get(W).state is CLOSED
+
+
+@pytest.mark.parametrize("state", [CLOSED, HALF_OPEN, OPEN, DOWN])
+def test_only_a_worker_whose_probe_fails_is_down(state: HealthState) -> None:
+    assert in_state(state).is_down(W) is (state is DOWN)
 
 
 signals = st.lists(

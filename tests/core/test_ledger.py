@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from gateway.core.ledger import Ledger, LedgerError, Reservation, Stage, Tally
-from gateway.core.types import Decision, DecisionId, WorkerId
+from gateway.core.types import Decision, DecisionId, Path, WorkerId
 from tests.core.factories import decision, facts
 
 D0, P0 = WorkerId("d0"), WorkerId("p0")
@@ -76,7 +76,8 @@ class TestRemotePath:
     def test_a_lost_prefill_moves_to_the_decode_worker(self) -> None:
         of = ledger(remote())
         lost = of.prefill_lost(ONE)
-        assert lost.prefill_lost
+        assert (lost.decision.path, lost.decision.prefill_worker) == (Path.LOCAL, None)
+        assert of.uses(P0) == 0
         assert of.tally(P0) == IDLE
         assert of.tally(D0) == Tally(requests=1, prefill_tokens=400, kv_tokens=1256)
         of.advance(ONE, Stage.STREAMING)

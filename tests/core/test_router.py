@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from itertools import chain, combinations
+from random import Random
 from typing import Any
 
 import pytest
@@ -18,10 +19,11 @@ from gateway.core.events import (
 )
 from gateway.core.health import HealthState
 from gateway.core.ledger import LedgerError, Tally
+from gateway.core.path.base import PathQuestion
 from gateway.core.path.rules import AlwaysLocal, AlwaysRemote
 from gateway.core.policy import Policy
 from gateway.core.router import Router
-from gateway.core.types import Decision, OutcomeKind, Path, RequestFacts, Role, WorkerId
+from gateway.core.types import Decision, OutcomeKind, Path, PathChoice, Reason, RequestFacts, Role, WorkerId
 from tests.core.factories import MODEL, facts, finished, routed, router, scrape, worker
 
 P0, D0, D1 = worker("p0", Role.PREFILL), worker("d0"), worker("d1")
@@ -382,6 +384,86 @@ class TestDecisionIds:
         assert submit(of).decision_id == "gw-2"
 
 
+class TestTrials:
+    """A worker on trial, and requests that it has from before."""
+
+    def test_the_trial_of_a_prefill_worker_ends_with_its_leg(self) -> None:
+        for end in (prefilled, prefill_lost, finished):
+            of = remote_router()
+            for _ in range(5):
+                of.health.failed(PREFILL, 0.0)
+            of.tick(10.0)
+            trial = submit(of)
+            assert trial.prefill_worker == PREFILL
+            assert submit(of).path is Path.LOCAL
+            of.observe(end(trial))
+            assert of.health.get(PREFILL).trials == set()
+            # The lost one was blamed too.
+            assert submit(of).path is (Path.LOCAL if end is prefill_lost else Path.REMOTE)
+
+    def test_the_trial_of_a_decode_worker_ends_with_its_request(self) -> None:
+        of = local_router()
+        old = submit(of)
+        for _ in range(5):
+            of.health.failed(DECODE, 0.0)
+        of.tick(10.0)
+        assert of.health.is_well(DECODE)
+        trial = submit(of)
+        assert not of.health.is_well(DECODE)
+        of.observe(finished(old))
+        assert not of.health.is_well(DECODE)
+        of.abort(trial.decision_id, 11.0)
+        assert of.health.is_well(DECODE)
+
+
+class TestSignsOfLife:
+    @staticmethod
+    def _late(of: Router, times: int) -> None:
+        for name in (PREFILL, DECODE):
+            for _ in range(times):
+                of.observe(WorkerProbed(at_s=0.0, worker_id=name, healthy=False, timed_out=True))
+
+    def test_a_worker_that_serves_is_not_taken_down_by_late_probes_alone(self) -> None:
+        of = remote_router()
+        decision = submit(of)
+        for step in (prefilled, first_token, finished):
+            self._late(of, 2)
+            of.observe(step(decision))
+        assert of.health.get(DECODE).state is HealthState.CLOSED
+        self._late(of, 5)
+        assert of.health.get(DECODE).state is HealthState.CLOSED
+
+    def test_a_scrape_says_nothing_of_the_engine(self) -> None:
+        of = remote_router()
+        self._late(of, 5)
+        scrape(of, "d0", running=1)
+        self._late(of, 1)
+        assert of.health.get(DECODE).state is HealthState.DOWN
+
+    def test_a_prefill_is_a_sign_of_life_of_its_worker_alone(self) -> None:
+        of = remote_router()
+        decision = submit(of)
+        self._late(of, 5)
+        of.observe(prefilled(decision))
+        self._late(of, 1)
+        assert of.health.get(PREFILL).state is HealthState.CLOSED
+        assert of.health.get(DECODE).state is HealthState.DOWN
+
+
+class _Draws:
+    """A policy that says which number it drew."""
+
+    name = "draws"
+
+    def choose(self, question: PathQuestion, rng: Random) -> PathChoice:
+        return PathChoice(path=Path.LOCAL, reason=Reason.ALWAYS_LOCAL, words=str(rng.random()))
+
+
+def _numbers(seed: int, count: int) -> list[float]:
+    rng = Random(seed)
+    return [rng.random() for _ in range(count)]
+
+
 class TestPreview:
     def test_it_answers_as_submit_would_and_takes_nothing(self) -> None:
         of = remote_router(D1)
@@ -389,6 +471,15 @@ class TestPreview:
         assert len(of.ledger) == 0
         assert of.ledger.tally(DECODE) == IDLE
         assert asked == [submit(of)] * 3
+
+    def test_it_takes_no_number_from_the_generator(self) -> None:
+        of = Router(Policy(path=_Draws()), rng=Random(5), instance="gw")
+        for spec in (P0, D0):
+            of.observe(WorkerUp(at_s=0.0, spec=spec))
+        first, second = (str(number) for number in _numbers(5, 2))
+        previews = [of.preview(facts(tokens=256), 0.0) for _ in range(3)]
+        assert [routed(each).words for each in previews] == [first] * 3
+        assert [submit(of).words for _ in range(2)] == [first, second]
 
     def test_it_refuses_as_submit_would(self) -> None:
         of = router()

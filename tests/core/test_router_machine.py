@@ -162,10 +162,11 @@ class RouterMachine(RuleBasedStateMachine):
     def scrape(self, worker_id: WorkerId, sample: WorkerSample) -> None:
         self.tell(WorkerSampled(at_s=self.now_s, worker_id=worker_id, sample=replace(sample, at_s=self.now_s)))
 
-    @rule(worker_id=worker_ids, healthy=st.booleans(), times=st.integers(1, 3))
-    def probe(self, worker_id: WorkerId, healthy: bool, times: int) -> None:
+    @rule(worker_id=worker_ids, healthy=st.booleans(), late=st.booleans(), times=st.integers(1, 6))
+    def probe(self, worker_id: WorkerId, healthy: bool, late: bool, times: int) -> None:
+        timed_out = late and not healthy
         for _ in range(times):
-            self.tell(WorkerProbed(at_s=self.now_s, worker_id=worker_id, healthy=healthy))
+            self.tell(WorkerProbed(at_s=self.now_s, worker_id=worker_id, healthy=healthy, timed_out=timed_out))
 
     @rule(passed_s=st.floats(0.0, 200.0))
     def tick(self, passed_s: float) -> None:
@@ -268,6 +269,7 @@ class RouterMachine(RuleBasedStateMachine):
         for each in getattr(self, "routers", ()):
             assert len(each.ledger) == 0
             assert each.ledger._tallies == {}
+            assert [worker_id for worker_id in self.specs if each.health.get(worker_id).trials] == []
             assert set(each.prefix._holdings) == set(self.specs)
 
 

@@ -136,6 +136,23 @@ class TestForcedLocal:
         eject(of, "p0")
         assert submit(of).reason is Reason.RULE_NO_PREFILLER
 
+    def test_no_prompt_is_prefilled_for_a_decode_worker_that_only_panic_picked(self) -> None:
+        of = router(P0, D0, policy=REMOTE)
+        eject(of, "d0")
+        decision = submit(of)
+        assert (decision.decode_worker, decision.path, decision.reason) == (
+            "d0",
+            Path.LOCAL,
+            Reason.RULE_DECODE_EJECTED,
+        )
+
+    def test_a_decode_worker_on_trial_is_tried_on_the_policys_path_once_at_a_time(self) -> None:
+        of = router(P0, D0, policy=REMOTE)
+        eject(of, "d0")
+        of.tick(10.0)
+        assert submit(of).path is Path.REMOTE
+        assert submit(of).reason is Reason.RULE_DECODE_EJECTED
+
     def test_one_block_is_that_of_the_decode_worker(self) -> None:
         for block_tokens, path in [(4096, Path.REMOTE), (4097, Path.LOCAL)]:
             of = router(P0, worker("d0", kv_block_tokens=block_tokens), policy=REMOTE)

@@ -1,7 +1,7 @@
 """Emulated workers that can be told to misbehave, the real gateway before them, and a client; all on loopback.
 
 Each test has workers and a gateway of its own, so that every count begins at zero. Making them is quick and taking
-them down is not: that goes on in the background until the module's tests have ended (`Closing`).
+them down is not: that goes on in the background until all tests have ended (`Closing`).
 """
 
 import asyncio
@@ -12,9 +12,10 @@ import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -27,6 +28,10 @@ from gateway.core.hashing import hash64, rank_of
 from gateway.core.types import WorkerId
 from gateway.settings import Settings
 from gateway.telemetry.decisions import read_decision_log
+from gateway.upstream.exchange import Exchange, Limits, ResponseListener
+from gateway.upstream.heads import UpstreamRequest
+from gateway.upstream.origin import Origin
+from gateway.upstream.pool import UpstreamPool
 from gateway.wire.decision_record import DecisionRecord
 from loadtest.worker.config import WorkerConfig
 from loadtest.worker.control import FAULTS_PATH
@@ -50,8 +55,10 @@ ASIDE = "aside"
 IDLE = "idle and holds nothing"
 HOLDING = "idle and holds KV"
 PATIENT = {"connect_timeout_s": 20.0, "first_byte_timeout_s": 60.0, "idle_timeout_s": 60.0}
-HASTY = {"connect_timeout_s": 20.0, "first_byte_timeout_s": 1.5, "idle_timeout_s": 1.5}
-"""For faults that only a limit ends. A whole answer must come within it too, where it is to come at all."""
+NO_HEAD = {"first_byte_timeout_s": 0.1}
+NO_BODY = {"idle_timeout_s": 0.1}
+"""For faults that only a limit ends. They are set for faulty workers alone: the others' answers have all the time that
+a busy machine needs, so neither waits for the other."""
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
@@ -290,13 +297,13 @@ class Gate:
         assert samples.by("tidegate_retries_total", "cause") == {(kind,): n for kind, n in ending.retries.items()}
         assert samples.by("tidegate_upstream_errors_total", "worker", "kind") == ending.errors
         assert self.blamed() == ending.blamed
-        await self.nothing_left(holding=ending.holding)
+        await self.nothing_left(samples, holding=ending.holding)
         return record
 
-    async def nothing_left(self, *, holding: Iterable[str] = ()) -> None:
+    async def nothing_left(self, samples: Samples | None = None, *, holding: Iterable[str] = ()) -> None:
         """Nothing is in flight, here or at a worker; faults are turned off to be able to ask."""
         assert len(self.gateway.router.ledger) == 0
-        samples = await self.samples()
+        samples = samples or await self.samples()
         for gauge in ("inflight_requests", "worker_inflight_requests", "worker_inflight_tokens"):
             assert samples.by(f"tidegate_{gauge}") == {}, gauge
         await self.fleet.clear()
@@ -320,18 +327,22 @@ class Rig:
     stack: AsyncExitStack
     folder: Path
     closing: Closing
+    probing: httpx.AsyncBaseTransport
 
     async def gate(
         self,
         policy: str,
         *,
-        limits: Mapping[str, Any] = PATIENT,
+        hasty: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
         workers: Iterable[str] = (*PREFILL, *DECODE),
         urls: Mapping[str, str] | None = None,
         upstream: Mapping[str, Any] | None = None,
         **sections: Any,
     ) -> Gate:
-        """Start a gateway. It looks at its workers once, and again only where `sections` say so."""
+        """Start a gateway. It looks at its workers once, and again only where `sections` say so.
+
+        `hasty` has limits for legs to single workers, in the place of those of the settings.
+        """
         log = self.folder / "decisions.jsonl"
         tree: dict[str, Any] = {
             "workers": [
@@ -341,11 +352,13 @@ class Rig:
             "admin": {"port": None},
             "routing": {"policy": policy},
             "fleet": {"probe_interval_s": 3600, "scrape_interval_s": 3600, "sample_max_age_s": 3600},
-            "upstream": {"prefill": limits, "decode": limits, **(upstream or {})},
+            "upstream": {"prefill": PATIENT, "decode": PATIENT, **(upstream or {})},
             "telemetry": {"decision_log": log, "request_log": False},
         }
         settings = Settings(**(tree | sections))
-        gateway = await self.stack.enter_async_context(open_gateway(settings, instance="gw"))
+        opening = open_gateway(settings, instance="gw", transport=self.probing)
+        gateway = await self.stack.enter_async_context(opening)
+        _be_hasty(gateway.pool, {self.fleet.bound[name].port: limits for name, limits in hasty.items()})
         url = await self.stack.enter_async_context(_served(gateway.asgi, self.closing))
         return Gate(gateway, url, log, self.fleet, self.fleet.client)
 
@@ -355,6 +368,35 @@ class Rig:
         assert (reply.status, reply.whole) == (200, True)
         assert reply.text == reference.text
         assert len(reply.text) == TOKENS * 4
+
+
+class KeptTransport(httpx.AsyncBaseTransport):
+    """Connections that many clients use one after the other, so that none reads the authorities' certificates anew."""
+
+    def __init__(self) -> None:
+        limits = httpx.Limits(max_keepalive_connections=0)
+        self._transport = httpx.AsyncHTTPTransport(verify=False, trust_env=False, limits=limits)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        return await self._transport.handle_async_request(request)
+
+    async def close(self) -> None:
+        """The end; that of a single client changes nothing."""
+        await self._transport.aclose()
+
+
+def _be_hasty(pool: UpstreamPool, limits_by_port: Mapping[int, Mapping[str, Any]]) -> None:
+    start = pool.start
+
+    def start_within(
+        origin: Origin, request: UpstreamRequest, listener: ResponseListener, limits: Limits | None = None
+    ) -> Exchange:
+        if limits is not None and origin.port in limits_by_port:
+            limits = replace(limits, **limits_by_port[origin.port])
+        return start(origin, request, listener, limits)
+
+    if limits_by_port:
+        pool.start = start_within  # type: ignore[method-assign]
 
 
 def role_of(worker: str) -> str:

@@ -8,10 +8,9 @@ import pytest
 from tests.faults.fault_rig import (
     CHAT,
     COMPLETIONS,
-    HASTY,
     LONG_S,
     MESSAGES,
-    PATIENT,
+    NO_BODY,
     RESPONSES,
     TOKENS,
     Ending,
@@ -21,7 +20,7 @@ from tests.faults.fault_rig import (
     text_of,
 )
 
-pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session")]
 
 ASKS_USAGE = {"stream_options": {"include_usage": True}}
 POLICIES = pytest.mark.parametrize("policy", ["local", "remote"])
@@ -37,8 +36,8 @@ MID_STREAM: dict[str, tuple[dict[str, Any], str, str, str]] = {
 def ending(policy: str, *, outcome: str, errors: dict[tuple[str, str], int], **fields: Any) -> Ending:
     """One attempt at d0, which is to blame for each of its errors."""
     prefill = "p0" if policy == "remote" else None
-    blamed = frozenset({"d0"}) if errors else frozenset()
-    return Ending(outcome=outcome, path=policy, prefill=prefill, worker="d0", errors=errors, blamed=blamed, **fields)
+    fields = {"blamed": frozenset({"d0"}) if errors else frozenset()} | fields
+    return Ending(outcome=outcome, path=policy, prefill=prefill, worker="d0", errors=errors, **fields)
 
 
 @pytest.mark.parametrize("asks", [{}, ASKS_USAGE], ids=["usage hidden", "usage asked for"])
@@ -62,7 +61,7 @@ async def test_a_stream_of_completions_that_breaks_ends_with_an_error_event(rig:
 
 async def check_mid_stream(rig: Rig, path: str, name: str, policy: str, **asks: Any) -> None:
     fault, kind, outcome, code = MID_STREAM[name]
-    gate = await rig.gate(policy, limits=HASTY if kind == "timeout" else PATIENT)
+    gate = await rig.gate(policy, hasty={"d0": NO_BODY} if kind == "timeout" else {})
     await rig.fleet.fault("d0", **fault)
     reply = await gate.ask(path, body_for(path, stream=True, **asks))
     assert (reply.status, reply.whole) == (200, True)
@@ -81,12 +80,14 @@ async def check_mid_stream(rig: Rig, path: str, name: str, policy: str, **asks: 
 async def test_an_error_event_of_the_worker_passes_and_counts_against_it(
     rig: Rig, path: str, after_tokens: int, policy: str
 ) -> None:
+    """Behind a hand-over an error before any token may be for want of KV, so it counts against nobody."""
     gate = await rig.gate(policy)
     await rig.fleet.fault("d0", "error_event", after_tokens=after_tokens)
     reply = await gate.ask(path, body_for(path, stream=True))
     assert (reply.status, reply.whole) == (200, True)
     assert reply.error(stream=True)["message"] == "Internal server error"
-    await gate.ended(ending(policy, outcome="upstream_error", errors={("d0", "server_error"): 1}))
+    blamed = frozenset() if policy == "remote" and not after_tokens else frozenset({"d0"})
+    await gate.ended(ending(policy, outcome="upstream_error", errors={("d0", "server_error"): 1}, blamed=blamed))
 
 
 @POLICIES
@@ -111,7 +112,7 @@ async def test_a_whole_answer_that_is_shorter_than_declared_closes_the_clients_c
 
 @pytest.mark.parametrize("path", [CHAT, RESPONSES])
 async def test_a_whole_answer_that_drips_too_slowly_closes_the_clients_connection(rig: Rig, path: str) -> None:
-    gate = await rig.gate("local", limits=HASTY)
+    gate = await rig.gate("local", hasty={"d0": NO_BODY})
     await rig.fleet.fault("d0", "drip", delay_s=20.0)
     reply = await gate.ask(path, body_for(path))
     assert (reply.status, reply.whole, reply.body) == (200, False, b"")
@@ -127,7 +128,7 @@ async def test_a_held_answer_that_breaks_off_is_another_workers_to_give(
     rig: Rig, fault: dict[str, Any], kind: str
 ) -> None:
     """Behind a prefill leg a whole answer is held to set its cached tokens right: the client has seen nothing."""
-    gate = await rig.gate("remote", limits=HASTY if kind == "timeout" else PATIENT)
+    gate = await rig.gate("remote", hasty={"d0": NO_BODY} if kind == "timeout" else {})
     await rig.fleet.fault("d0", **fault)
     await rig.is_right(await gate.ask(CHAT, body_for(CHAT)))
     await gate.ended(
@@ -248,7 +249,7 @@ def last_event(reply: Reply) -> tuple[str, dict[str, Any]]:
 @pytest.mark.parametrize("name", MID_STREAM)
 async def test_a_message_stream_that_breaks_ends_with_its_own_error_event(rig: Rig, name: str) -> None:
     fault, kind, outcome, _ = MID_STREAM[name]
-    gate = await rig.gate("remote", limits=HASTY if kind == "timeout" else PATIENT)
+    gate = await rig.gate("remote", hasty={"d0": NO_BODY} if kind == "timeout" else {})
     await rig.fleet.fault("d0", **fault)
     reply = await gate.ask(MESSAGES, body_for(MESSAGES, stream=True))
     assert (reply.status, reply.whole) == (200, True)
@@ -262,7 +263,7 @@ async def test_a_message_stream_that_breaks_ends_with_its_own_error_event(rig: R
 @pytest.mark.parametrize("name", MID_STREAM)
 async def test_a_response_stream_that_breaks_ends_with_its_own_error_event(rig: Rig, name: str) -> None:
     fault, kind, outcome, code = MID_STREAM[name]
-    gate = await rig.gate("remote", limits=HASTY if kind == "timeout" else PATIENT)
+    gate = await rig.gate("remote", hasty={"d0": NO_BODY} if kind == "timeout" else {})
     await rig.fleet.fault("d0", **fault)
     reply = await gate.ask(RESPONSES, body_for(RESPONSES, stream=True))
     assert (reply.status, reply.whole) == (200, True)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.faults.fault_rig import CHAT, LONG_S, Ending, Gate, Rig, body_for, ids_preferring, until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session")]
 
 BOTH_FORMS = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 POLICIES = pytest.mark.parametrize("policy", ["local", "remote"])

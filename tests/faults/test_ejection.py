@@ -1,14 +1,15 @@
 """Which failures count against a worker, how it is ejected and comes back, and what is left when all are faulty."""
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gateway.core.hashing import rendezvous
-from tests.faults.fault_rig import CHAT, DECODE, HASTY, PATIENT, PREFILL, Ending, Gate, Rig, body_for, until
+from tests.faults.fault_rig import CHAT, DECODE, NO_HEAD, PATIENT, PREFILL, Ending, Gate, Rig, body_for, until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session")]
 
 BOTH_FORMS = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 POLICIES = pytest.mark.parametrize("policy", ["local", "remote"])
@@ -172,7 +173,8 @@ async def test_when_every_decode_worker_is_faulty_the_error_is_honest(
     rig: Rig, name: str, policy: str, stream: bool
 ) -> None:
     fault, kind, status, code = ALL_FAULTY[name]
-    gate = await rig.gate(policy, limits=HASTY if name == "hang" else PATIENT)
+    # Here the limit is that of the settings: no decode worker has an answer to give within it.
+    gate = await rig.gate(policy, upstream={"decode": PATIENT | NO_HEAD} if name == "hang" else {})
     for worker in DECODE:
         await rig.fleet.fault(worker, **fault)
     reply = await gate.ask(CHAT, body_for(CHAT, stream=stream))
@@ -180,20 +182,31 @@ async def test_when_every_decode_worker_is_faulty_the_error_is_honest(
     assert reply.error(stream=False)["code"] == code
     assert reply.headers.get("retry-after") == ("7" if name == "503" else None)
     remote = policy == "remote"
-    await gate.ended(
-        Ending(
-            outcome="timeout" if name == "hang" else "upstream_error",
-            status=status,
-            path=policy,
-            prefill="p0" if remote else None,
-            worker="d1",
-            attempt=2,
-            retries={kind: 1},
-            errors={("d0", kind): 1, ("d1", kind): 1},
-            blamed=frozenset() if name == "503" else frozenset(DECODE),
-            holding=frozenset({"p0"}) if remote else frozenset(),
-        )
+    ending = Ending(
+        outcome="timeout" if name == "hang" else "upstream_error",
+        status=status,
+        path=policy,
+        prefill="p0" if remote else None,
+        worker="d1",
+        attempt=2,
+        retries={kind: 1},
+        errors={("d0", kind): 1, ("d1", kind): 1},
+        blamed=frozenset() if name == "503" else frozenset(DECODE),
+        holding=frozenset({"p0"}) if remote else frozenset(),
     )
+    if remote and name == "500":
+        # It might be for want of KV, so d1 is asked once more without any: then it is d1's own fault.
+        ending = replace(
+            ending,
+            path="local",
+            prefill=None,
+            attempt=3,
+            retries={kind: 2},
+            errors={("d0", kind): 1, ("d1", kind): 2},
+            blamed=frozenset({"d1"}),
+            holding=frozenset(PREFILL),
+        )
+    await gate.ended(ending)
 
 
 @BOTH_FORMS

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from tests.faults.fault_rig import CHAT, COMPLETIONS, HASTY, LONG_S, PATIENT, Ending, Rig, body_for
+from tests.faults.fault_rig import CHAT, COMPLETIONS, LONG_S, NO_BODY, NO_HEAD, Ending, Rig, body_for
 
-pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session")]
 
 RETRY_DECODES_AT = "d1"
 """The route that is given up still counts as a request at d0 while the new one is chosen (ADR 0005)."""
@@ -24,10 +24,6 @@ BEFORE_A_BYTE: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-def limits_for(name: str) -> dict[str, float]:
-    return HASTY if name in {"hang", "too slow", "drips too slowly"} else PATIENT
-
-
 def blamed(kind: str) -> frozenset[str]:
     return frozenset() if kind == "overloaded" else frozenset({"p0"})
 
@@ -41,7 +37,7 @@ def kept(name: str) -> frozenset[str]:
 @pytest.mark.parametrize("name", BEFORE_A_BYTE)
 async def test_another_prefill_worker_is_asked(rig: Rig, name: str, stream: bool) -> None:
     fault, kind = BEFORE_A_BYTE[name]
-    gate = await rig.gate("remote", limits=limits_for(name))
+    gate = await rig.gate("remote", hasty={"p0": NO_HEAD} if kind == "timeout" else {})
     await rig.fleet.fault("p0", **fault)
     await rig.is_right(await gate.ask(CHAT, body_for(CHAT, stream=stream)))
     await gate.ended(
@@ -63,7 +59,7 @@ async def test_another_prefill_worker_is_asked(rig: Rig, name: str, stream: bool
 @pytest.mark.parametrize("name", [name for name in BEFORE_A_BYTE if name != "too slow"])
 async def test_without_another_prefill_worker_the_path_becomes_local(rig: Rig, name: str, stream: bool) -> None:
     fault, kind = BEFORE_A_BYTE[name]
-    gate = await rig.gate("remote", limits=limits_for(name), workers=("p0", "d0", "d1"))
+    gate = await rig.gate("remote", hasty={"p0": NO_HEAD} if kind == "timeout" else {}, workers=("p0", "d0", "d1"))
     await rig.fleet.fault("p0", **fault)
     reply = await gate.ask(CHAT, body_for(CHAT, stream=stream))
     await rig.is_right(reply)
@@ -98,13 +94,14 @@ async def test_an_answer_without_usable_parameters_leaves_the_prefill_to_the_dec
     rig: Rig, name: str, stream: bool
 ) -> None:
     fault, kind = ANSWERED_BADLY[name]
-    gate = await rig.gate("remote", limits=limits_for(name))
+    gate = await rig.gate("remote", hasty={"p0": NO_BODY} if kind == "timeout" else {})
     await rig.fleet.fault("p0", **fault)
-    await rig.is_right(await gate.ask(CHAT, body_for(CHAT, stream=stream)))
+    reply = await gate.ask(CHAT, body_for(CHAT, stream=stream))
+    await rig.is_right(reply)
+    assert reply.headers["x-tidegate-path"] == "local"
     await gate.ended(
         Ending(
-            path="remote",
-            prefill="p0",
+            path="local",
             worker="d0",
             errors={("p0", kind): 1},
             blamed=frozenset() if kind == "protocol" else frozenset({"p0"}),

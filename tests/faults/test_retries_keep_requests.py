@@ -8,7 +8,7 @@ from gateway.api.auth import key_hash
 from tests.faults.fault_rig import CHAT, DECODE, MODEL, PREFILL, Ending, Gate, Rig, body_for
 from tests.faults.tap import Sent, Tap, tapped
 
-pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session")]
 
 CLIENT_KEY = "tg-clients-own"
 KEYS = {"auth": {"keys": [{"name": "client", "sha256": key_hash(CLIENT_KEY)}]}}

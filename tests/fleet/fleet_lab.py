@@ -178,7 +178,15 @@ class Watch:
         transport = httpx.MockTransport(lambda request: workers[request.url.host].answer(request.url.path))
         self.client = httpx.AsyncClient(transport=transport, trust_env=False)
         intervals = FleetSettings(probe_interval_s=0.001, scrape_interval_s=0.001, probe_timeout_s=timeout_s)
-        self.monitor = FleetMonitor(self.registry, self.observed, self.client, intervals, clock=lambda: 42.0)
+        self.passed: list[int] = []
+        self.monitor = FleetMonitor(
+            self.registry,
+            self.observed,
+            self.client,
+            intervals,
+            clock=lambda: 42.0,
+            passed=lambda: self.passed.append(len(self.observed.ticks)),
+        )
 
     async def __aenter__(self) -> Self:
         return self

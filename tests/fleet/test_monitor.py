@@ -13,6 +13,7 @@ from tests.api.asgi_client import settle
 from tests.fleet.fleet_lab import METRICS, Answer, FakeWorker, Pieces, Watch, cards, hang, member, page
 
 A, B = WorkerId("a"), WorkerId("b")
+LATE = WorkerProbed(at_s=42.0, worker_id=A, healthy=False, timed_out=True)
 NONSENSE = [
     pytest.param(page(b""), id="nothing"),
     pytest.param(page(b"{"), id="cut short"),
@@ -116,12 +117,51 @@ async def test_a_page_without_end_is_read_no_further_than_the_bound(path: str) -
         assert endless.read == MAX_PAGE_BYTES // 2**20 + 1
 
 
+@pytest.mark.parametrize(
+    ("answer", "timed_out"),
+    [
+        (httpx.ConnectError("refused"), False),
+        (httpx.ReadError("reset"), False),
+        (httpx.Response(500), False),
+        (httpx.ConnectTimeout("no answer"), True),
+        (httpx.ReadTimeout("no answer"), True),
+    ],
+    ids=["refused", "reset", "500", "connect timeout", "read timeout"],
+)
+async def test_a_probe_that_is_refused_is_told_from_one_that_is_late(answer: Answer, timed_out: bool) -> None:
+    worker = FakeWorker("llama")
+    worker.answers["/health"] = answer
+    async with Watch({"a": worker}) as watch:
+        await watch.monitor.probe(A)
+        (probed,) = watch.observed.of(WorkerProbed, "a")
+        assert (probed.healthy, probed.timed_out) == (False, timed_out)
+
+
+async def test_a_worker_without_a_health_page_is_well_where_it_lists_its_models() -> None:
+    worker = FakeWorker("gguf")
+    worker.answers["/health"] = httpx.Response(404)
+    async with Watch({"a": worker}) as watch:
+        await watch.monitor.look(A)
+        assert watch.observed.events[0] == WorkerProbed(at_s=42.0, worker_id=A, healthy=True)
+        assert watch.observed.of(WorkerUp, "a")[0].spec.models == ("gguf",)
+        assert worker.asked == ["/health", "/v1/models", "/v1/models", "/metrics"]
+
+
+@pytest.mark.parametrize("answer", [httpx.Response(404), httpx.Response(503), httpx.ConnectError("refused")])
+async def test_a_worker_without_a_health_page_and_without_models_is_not_well(answer: Answer) -> None:
+    worker = FakeWorker()
+    worker.answers |= {"/health": httpx.Response(404), "/v1/models": answer}
+    async with Watch({"a": worker}) as watch:
+        await watch.monitor.look(A)
+        assert watch.observed.events == [WorkerProbed(at_s=42.0, worker_id=A, healthy=False)]
+
+
 async def test_a_page_that_drips_runs_out_of_time() -> None:
     worker = FakeWorker()
     worker.answers["/health"] = httpx.Response(200, stream=Pieces(b"x"))
     async with Watch({"a": worker}, timeout_s=0.02) as watch:
         await watch.monitor.probe(A)
-        assert watch.observed.events == [WorkerProbed(at_s=42.0, worker_id=A, healthy=False)]
+        assert watch.observed.events == [LATE]
 
 
 async def test_a_worker_that_hangs_delays_no_other_and_only_itself_is_unhealthy() -> None:
@@ -129,7 +169,7 @@ async def test_a_worker_that_hangs_delays_no_other_and_only_itself_is_unhealthy(
     hanging.answers["/health"] = hang
     async with Watch({"a": hanging, "b": well}, timeout_s=0.02) as watch:
         await watch.monitor.start()
-        first = watch.observed.events.index(WorkerProbed(at_s=42.0, worker_id=A, healthy=False))
+        first = watch.observed.events.index(LATE)
         of_b = [event for event in watch.observed.events[:first] if event in watch.observed.of(WorkerUp, "b")]
         assert len(of_b) == 1
         await watch.observed.until(lambda: len(watch.observed.of(WorkerSampled, "b")) > 5)
@@ -227,11 +267,12 @@ async def test_no_answer_ends_the_watch(answer: Answer) -> None:
         )
 
 
-async def test_time_passes_for_the_core() -> None:
+async def test_time_passes_for_the_core_and_for_who_else_wants_to_know() -> None:
     async with Watch({}) as watch:
         await watch.monitor.start()
         await watch.observed.until(lambda: watch.observed.ticks)
         assert watch.observed.ticks[0] == 42.0
+        await watch.observed.until(lambda: watch.passed)
 
 
 async def test_a_stopped_watch_asks_nothing_more() -> None:

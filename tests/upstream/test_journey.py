@@ -6,6 +6,7 @@ import pytest
 
 from gateway.core.events import Dispatched, Finished, FirstToken, Prefilled
 from gateway.core.types import Endpoint, OutcomeKind, Path
+from gateway.wire.dialects import ROUTES
 from gateway.wire.disagg import nixl
 from tests.upstream.journey_lab import (
     DECODE_LIMITS,
@@ -200,8 +201,17 @@ def test_a_thousand_mistakes_of_clients_open_no_breaker() -> None:
     for _ in range(1000):
         lab.call()
         lab.leg.answer(400, b"{}")
-    assert lab.router.health.routable([(lab.leg.worker, 0)], may_panic=False) == [lab.leg.worker]
+    assert lab.router.health.routable([lab.leg.worker], may_panic=False) == [lab.leg.worker]
     lab.check_settled()
+
+
+@pytest.mark.parametrize("route", [path for path, route in ROUTES.items() if route.endpoint is not Endpoint.AUDIO])
+def test_no_dialect_lets_a_client_steer_transfers(route: str) -> None:
+    lab = Lab.local()
+    params = {"kv_transfer_params": {"a": 1}, "ec_transfer_params": {"a": 1}}
+    body = json.dumps({"model": MODEL, "vllm_xargs": params, **params}).encode()
+    lab.call(body, dialect=ROUTES[route], peeked=lab.peek(chat_body(), Endpoint.CHAT))
+    assert lab.leg.json == {"model": MODEL, "vllm_xargs": {}}
 
 
 @pytest.mark.parametrize("forged", [{"do_remote_prefill": True, "remote_block_ids": [7]}, "nonsense", [], 0])
@@ -293,7 +303,7 @@ def test_a_pool_that_closes_under_a_request_is_503_and_blames_nobody(path: Path)
 def test_a_body_that_cannot_be_edited_is_400_and_holds_nothing(path: Path) -> None:
     lab = Lab.on(path)
     peeked = lab.peek(chat_body(kv_transfer_params={"a": 1}), Endpoint.CHAT)
-    call = lab.call(b"[" * 5000, peeked=peeked)
+    call = lab.call(b'{"kv_transfer_params":' + b"[" * 5000, peeked=peeked)
     assert call.sink.status == 400
     assert "nested" in call.sink.error()["message"]
     assert lab.pool.legs == []

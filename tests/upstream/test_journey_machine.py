@@ -6,7 +6,9 @@ from typing import Any
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from gateway.core.events import WorkerProbed
 from gateway.core.path.rules import AlwaysLocal, AlwaysRemote, DynamoRule
+from gateway.core.types import WorkerId
 from gateway.upstream.errors import ErrorKind
 from tests.upstream.journey_lab import (
     DONE,
@@ -60,6 +62,12 @@ def _failure(kind: ErrorKind, *, after_head: bool) -> Callable[[Lab, Call], None
     return _worker_speaks(lambda leg: leg.fail(kind), after_head=after_head)
 
 
+def _decode_worker_goes(lab: Lab, call: Call) -> None:
+    for _ in range(3):
+        lab.core.observe(WorkerProbed(at_s=lab.clock(), worker_id=WorkerId("d0"), healthy=False))
+    lab.services.pending.check(lab.router.health.is_down)
+
+
 STEPS: dict[str, Callable[[Lab, Call], None]] = {
     **{f"head {status} sse": _head(status, None) for status in STATUSES},
     **{f"head {status} json": _head(status, JSON_HEAD) for status in STATUSES},
@@ -76,6 +84,7 @@ STEPS: dict[str, Callable[[Lab, Call], None]] = {
     "client resumes": lambda lab, call: call.journey.resume(),
     "time passes": lambda lab, call: lab.clock.advance(0.7),
     "health ticks": lambda lab, call: lab.core.tick(lab.clock()),
+    "d0 goes down": _decode_worker_goes,
     "pool closes": lambda lab, call: lab.pool.close(),
 }
 # Most random orders would end at once; these keep requests alive longer.

@@ -9,7 +9,7 @@ import pytest
 from gateway.core.events import PrefillLost
 from gateway.core.types import OutcomeKind, Path, Reason, WorkerId
 from gateway.upstream.errors import ErrorKind
-from gateway.upstream.legs import MAX_HELD_ANSWER_BYTES
+from gateway.upstream.held import MAX_HELD_ANSWER_BYTES
 from tests.upstream.journey_lab import (
     DONE,
     KV_PARAMS,
@@ -172,7 +172,7 @@ def test_without_transfer_parameters_the_decode_worker_prefills_and_it_is_counte
 
 
 def test_an_answer_of_exactly_the_bound_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.upstream.legs.MAX_HELD_ANSWER_BYTES", len(prefill_answer()))
+    monkeypatch.setattr("gateway.upstream.held.MAX_HELD_ANSWER_BYTES", len(prefill_answer()))
     lab = Lab()
     lab.call()
     lab.leg.answer(200, prefill_answer())
@@ -183,7 +183,7 @@ def test_an_answer_of_exactly_the_bound_is_held(monkeypatch: pytest.MonkeyPatch)
 
 def test_an_answer_too_large_to_hold_counts_as_one_without_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(prefill_answer()) < MAX_HELD_ANSWER_BYTES
-    monkeypatch.setattr("gateway.upstream.legs.MAX_HELD_ANSWER_BYTES", 64)
+    monkeypatch.setattr("gateway.upstream.held.MAX_HELD_ANSWER_BYTES", 64)
     lab = Lab()
     lab.call()
     lab.leg.head(200).send(prefill_answer()[:60], prefill_answer()[60:]).end()
@@ -193,7 +193,7 @@ def test_an_answer_too_large_to_hold_counts_as_one_without_parameters(monkeypatc
 
 
 def test_an_error_answer_too_large_to_hold_is_502(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.upstream.legs.MAX_HELD_ANSWER_BYTES", 64)
+    monkeypatch.setattr("gateway.upstream.held.MAX_HELD_ANSWER_BYTES", 64)
     lab = Lab()
     call = lab.call()
     lab.leg.answer(400, b"x" * 65)

@@ -61,7 +61,6 @@ def test_parameters_of_the_clients_own_are_replaced_on_both_legs() -> None:
     forged = b'{"kv_transfer_params":{"remote_host":"evil"},"model":"m"}'
     assert json.loads(prefill_body(forged, Endpoint.CHAT))["kv_transfer_params"] == ASK
     assert json.loads(decode_body(forged, b'{"a":1}'))["kv_transfer_params"] == {"a": 1}
-    assert decode_body(forged, None) == b'{"model":"m"}'
 
 
 def test_parameters_reach_the_decode_leg_byte_for_byte() -> None:

@@ -323,14 +323,6 @@ def test_a_bad_bound_in_a_header_is_refused() -> None:
     assert error.param == "x-slo-ttft-ms"
 
 
-def test_transfer_parameters_of_the_clients_own_are_noticed() -> None:
-    forged = look({**CHAT, "kv_transfer_params": {"remote_host": "10.0.0.1"}}, Endpoint.CHAT)
-    honest = look({**CHAT, "kv_transfer_params": None}, Endpoint.CHAT)
-    assert isinstance(forged, Peeked)
-    assert isinstance(honest, Peeked)
-    assert (forged.sent_kv_transfer_params, honest.sent_kv_transfer_params) == (True, False)
-
-
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),

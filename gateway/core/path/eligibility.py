@@ -4,11 +4,13 @@ The rule of this module: these go local whatever the policy says. Each line has 
 which reason is shown.
 """
 
-from gateway.core.types import Features, Path, PathChoice, Reason, RequestFacts
+from dataclasses import replace
+
+from gateway.core.types import Decision, Features, Path, PathChoice, Reason, RequestFacts
 
 
 def must_be_local(
-    facts: RequestFacts, features: Features, *, block_tokens: int, has_prefiller: bool
+    facts: RequestFacts, features: Features, *, block_tokens: int, has_prefiller: bool, decode_ejected: bool
 ) -> PathChoice | None:
     """The forced local choice, or None where a policy may decide.
 
@@ -17,6 +19,8 @@ def must_be_local(
         features: its token estimates.
         block_tokens: tokens in one KV block of the decode worker.
         has_prefiller: whether a healthy prefill worker other than the decode worker exists.
+        decode_ejected: whether the decode worker is asked only because too few well ones are left. If it fails,
+            a prefill for it would be lost, with its KV held until the lease ends.
     """
     # One prefill's KV is single use; the decode worker never sees the prompt's logits (vllm-ascend#13363); only
     # whole blocks are transferred (wire.md 3.1).
@@ -29,8 +33,21 @@ def must_be_local(
         (facts.echo_logprobs, Reason.RULE_ECHO_LOGPROBS, "echo with logprobs needs the prompt's own forward pass"),
         (isl < block_tokens, Reason.RULE_UNDER_ONE_BLOCK, f"{isl} prompt tokens fill no KV block of {block_tokens}"),
         (not has_prefiller, Reason.RULE_NO_PREFILLER, "no healthy prefill worker"),
+        (decode_ejected, Reason.RULE_DECODE_EJECTED, "the decode worker is ejected and asked for want of a better"),
     )
     for applies, reason, words in rules:
         if applies:
             return PathChoice(path=Path.LOCAL, reason=reason, words=f"local by rule: {words}")
     return None
+
+
+def without_prefill(decision: Decision) -> Decision:
+    """What became of a remote decision whose prefill leg gave nothing to fetch: the decode worker prefills."""
+    return replace(
+        decision,
+        path=Path.LOCAL,
+        prefill_worker=None,
+        reason=Reason.PREFILL_LOST,
+        words=f"local after all: {decision.prefill_worker} gave no KV to fetch ({decision.words})",
+        propensity=1.0,
+    )

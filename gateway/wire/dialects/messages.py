@@ -36,7 +36,6 @@ class _Request(msgspec.Struct, kw_only=True):
     cache_salt: msgspec.Raw = _ABSENT
     max_tokens: msgspec.Raw = _ABSENT
     stream: msgspec.Raw = _ABSENT
-    kv_transfer_params: msgspec.Raw = _ABSENT
 
 
 _decode_request = msgspec.json.Decoder(_Request).decode
@@ -49,11 +48,10 @@ def _read(body: bytes, arrival: Arrival) -> Peeked | ApiError:
         arrival,
         Endpoint.MESSAGES,
         model=request.model,
-        prompt=Prompt(text_bytes=chain.text_bytes, chains=(chain.hashes,), media_parts=chain.media_parts),
+        prompt=chain.as_prompt(),
         stream=is_on(request.stream),
         include_usage=True,
         max_output_tokens=positive(request.max_tokens),
-        kv_transfer_params=request.kv_transfer_params,
     )
 
 

@@ -28,7 +28,6 @@ class _Request(msgspec.Struct, kw_only=True):
     tools: msgspec.Raw = _ABSENT
     tokens: msgspec.Raw = _ABSENT
     cache_salt: msgspec.Raw = _ABSENT
-    kv_transfer_params: msgspec.Raw = _ABSENT
 
 
 class _Pairs(msgspec.Struct, kw_only=True):
@@ -103,7 +102,7 @@ def _chat(request: _Request, seed: int, block_bytes: int) -> Prompt:
         return Prompt(text_bytes=len(request.messages))
     preamble = (request.chat_template, request.tools)
     chain = chat_chain(messages, seed=seed, preamble=preamble, block_bytes=block_bytes)
-    return Prompt(text_bytes=chain.text_bytes, chains=(chain.hashes,), media_parts=chain.media_parts)
+    return chain.as_prompt()
 
 
 # --- tokenize, detokenize, render ----------------------------------------------------------------------------------
@@ -129,8 +128,7 @@ def _counted(body: bytes, arrival: Arrival, endpoint: Endpoint) -> Peeked:
         prompts=prompt.prompts,
         media_parts=prompt.media_parts,
     )
-    kv = request.kv_transfer_params
-    return peeked(arrival, endpoint, model=request.model, prompt=unchained, kv_transfer_params=kv)
+    return peeked(arrival, endpoint, model=request.model, prompt=unchained)
 
 
 def _read_detokenize(body: bytes, arrival: Arrival) -> Peeked | ApiError:

@@ -9,7 +9,7 @@ import msgspec
 from gateway.core.types import Endpoint
 from gateway.wire.dialects.base import Dialect, json_peek
 from gateway.wire.errors import ApiError
-from gateway.wire.peeked import Arrival, Peeked, Prompt, is_on, peeked, positive, text_or_items
+from gateway.wire.peeked import Arrival, Peeked, is_on, peeked, positive, text_or_items
 from gateway.wire.prompt_chain import Message, chat_chain, root_seed
 from gateway.wire.scanner import MAX_EVENT_BYTES, Scanner, error_message, filled, given, payload_of
 from gateway.wire.usage import Usage, responses_usage, usage_from_json
@@ -28,7 +28,6 @@ class _Request(msgspec.Struct, kw_only=True):
     cache_salt: msgspec.Raw = _ABSENT
     max_output_tokens: msgspec.Raw = _ABSENT
     stream: msgspec.Raw = _ABSENT
-    kv_transfer_params: msgspec.Raw = _ABSENT
 
 
 class _Item(msgspec.Struct):
@@ -57,11 +56,10 @@ def _read(body: bytes, arrival: Arrival) -> Peeked | ApiError:
         arrival,
         Endpoint.RESPONSES,
         model=request.model,
-        prompt=Prompt(text_bytes=chain.text_bytes, chains=(chain.hashes,), media_parts=chain.media_parts),
+        prompt=chain.as_prompt(),
         stream=is_on(request.stream),
         include_usage=True,
         max_output_tokens=positive(request.max_output_tokens),
-        kv_transfer_params=request.kv_transfer_params,
     )
 
 

@@ -56,18 +56,14 @@ _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 def prefill_body(body: bytes, endpoint: Endpoint) -> bytes:
     """The body of the prefill leg: one token, no stream, blocks kept for a remote decode.
 
-    Parameters that the client sent itself are replaced.
-
     Raises:
         ValueError: `body` is not a JSON object.
     """
     return replace(body, _PREFILL_EDITS[endpoint])
 
 
-def decode_body(body: bytes, kv_transfer_params: bytes | None) -> bytes:
+def decode_body(body: bytes, kv_transfer_params: bytes) -> bytes:
     """The body of the decode leg: the client's, with the prefill answer's parameters.
-
-    With None it carries no parameters at all and the worker prefills by itself.
 
     Raises:
         ValueError: `body` is not a JSON object.
