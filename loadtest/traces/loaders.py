@@ -1,186 +1,213 @@
-"""Reads traces by name: `mooncake:PATH`, `azure:PATH` or `synthetic:mooncake`.
+"""Reads traces by their specs (`loadtest.traces.spec` says how they are written).
 
-The rule of this module: a trace is read no further than its limit asks for, and whatever is wrong with a file
-is a `TraceError` that names the file and the line.
+The rule of this module: a trace is read no further than its limit asks for, and whatever is wrong with a spec or a file
+is a `TraceError`.
 """
 
-import csv
-import gzip
-import io
-import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import heapq
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime
-from itertools import chain, groupby, islice, pairwise
-from operator import attrgetter
-from pathlib import Path
-from typing import IO
+from itertools import islice
 
-import msgspec
 import numpy as np
 
+from loadtest.traces.chats import SWE_AGENT, TAUBENCH, ChatPauses, chat_sessions
+from loadtest.traces.claude import BLOCK_TOKENS, ClaudeOptions, claude_sessions
+from loadtest.traces.lmcache import lmcache_sessions
+from loadtest.traces.mixing import mixed
+from loadtest.traces.resample import resampled
+from loadtest.traces.retime import at_rate, parse_phases, phased, sped_up
+from loadtest.traces.rows import azure_requests, mooncake_requests
+from loadtest.traces.servegen import ROW_S, servegen_requests
+from loadtest.traces.sessions import Session, steps
+from loadtest.traces.spec import Options, TraceSpec, parse_spec
 from loadtest.traces.synthetic import SyntheticMix, synthetic_trace
-from loadtest.traces.types import MOONCAKE_BLOCK_TOKENS, TraceError, TraceRequest
+from loadtest.traces.synthetic_rows import AZURE_CODE, AZURE_CONV, row_trace
+from loadtest.traces.synthetic_sessions import CLAUDE_CODE, MINISWE, SESSION_RATE_RPS, session_trace
+from loadtest.traces.synthetic_tools import ToolMix, tool_trace
+from loadtest.traces.types import TraceError, TraceRequest
+from loadtest.traces.workload import Workload
 
-MOONCAKE_TICK_S = 3.0
-"""Mooncake's traces round arrivals down to ticks of this length, of some ten requests each."""
 SYNTHETIC_REQUESTS = 12_031
-"""Length of `synthetic:mooncake` without a limit: that of the trace it is fitted to."""
-GZIP_MAGIC = b"\x1f\x8b"
+"""Length of a synthetic trace without a limit: that of Mooncake's conversation trace."""
+TEXT_BLOCK_TOKENS = 16
+"""Block of traces that hold text: vLLM's."""
 
 
-class _MooncakeRow(msgspec.Struct, frozen=True):
-    timestamp: float
-    """Milliseconds since the trace began."""
-    input_length: int
-    output_length: int
-    hash_ids: tuple[int, ...] = ()
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What a loader is given."""
 
+    name: str
+    options: Options
+    limit: int | None
+    seed: int
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Row:
-    """One row as the file has it, in seconds."""
-
-    line: int
-    at_s: float
-    input_tokens: int
-    output_tokens: int
-    hash_ids: tuple[int, ...] = ()
+    def starts_s(self) -> Iterator[float]:
+        """When sessions begin: a Poisson process, for no trace of sessions says it."""
+        rng = np.random.default_rng((self.seed, 0))
+        at_s = 0.0
+        while True:
+            at_s += float(rng.exponential(1.0 / SESSION_RATE_RPS))
+            yield at_s
 
 
 def load_trace(spec: str, *, limit: int | None = None, seed: int = 0, rate_scale: float = 1.0) -> list[TraceRequest]:
-    """The first `limit` requests of a trace in order of arrival; a `rate_scale` of 2 doubles the rate.
+    """The first `limit` requests of a trace in order of arrival, in open loop; a `rate_scale` of 2 doubles the rate.
 
-    The seed spreads arrivals that a file rounds, and makes a synthetic trace. What a file yields does not
-    depend on the limit. Raises `TraceError` where the spec is unknown, the file cannot be read or a row is
-    not what its format says.
+    Turns of sessions come when they would if answers took as long as recorded, or as `Service` assumes. The seed
+    spreads arrivals that a file rounds, draws those that it does not have, and makes a synthetic trace. What a file
+    yields does not depend on the limit, unless `rate` or `horizon` is given. Raises `TraceError` where the spec is
+    unknown, the file cannot be read or a row is not what its format says.
     """
-    kind, _, name = spec.partition(":")
+    return load_workload(spec, limit=limit, seed=seed, rate_scale=rate_scale).flattened()[:limit]
+
+
+def load_workload(spec: str, *, limit: int | None = None, seed: int = 0, rate_scale: float = 1.0) -> Workload:
+    """The same trace as a workload, with its sessions in closed loop.
+
+    The limit is that of `load_trace`: sessions end with their last turn that belongs to the first `limit` requests by
+    nominal arrival. Of several traces each is limited to so many. `rate_scale` moves beginnings, not later turns.
+    """
     if rate_scale <= 0:
         raise TraceError(f"the rate scale must be above 0, got {rate_scale:g}")
-    requests = _loader(kind, spec)(name, limit, seed)
-    if not requests:
-        raise TraceError(f"{spec}: no requests")
-    return [replace(request, arrival_s=request.arrival_s / rate_scale) for request in requests]
+    parts = {str(n): _load(part, limit, seed + n) for n, part in enumerate(parse_spec(spec))}
+    return sped_up(parts["0"] if len(parts) == 1 else mixed(parts), rate_scale)
 
 
-def _loader(kind: str, spec: str) -> Callable[[str, int | None, int], list[TraceRequest]]:
-    loaders = {"mooncake": _load_mooncake, "azure": _load_azure, "synthetic": _load_synthetic}
-    if kind not in loaders or spec in loaders:
-        raise TraceError(f"unknown trace {spec!r}: use mooncake:PATH, azure:PATH or synthetic:mooncake")
-    return loaders[kind]
+def _load(spec: TraceSpec, limit: int | None, seed: int) -> Workload:
+    options = Options(spec.text, dict(spec.options))
+    # What is drawn anew is drawn from the whole.
+    source = _Source(spec.name, options, None if "horizon" in options.values else limit, seed)
+    if spec.kind not in _LOADERS:
+        raise TraceError(f"unknown trace {spec.text!r}: there are {', '.join(_LOADERS)}")
+    workload = _LOADERS[spec.kind](source)
+    if not workload.requests and not workload.sessions:
+        raise TraceError(f"{spec.text}: no requests")
+    return _altered(workload, options, limit, seed)
 
 
-def _load_mooncake(name: str, limit: int | None, seed: int) -> list[TraceRequest]:
-    rng = np.random.default_rng(seed)
-    with _opened(Path(name)) as file:
-        rows = _in_order(_mooncake_rows(name, file), name)
-        return _requests(islice(_spread_over_ticks(rows, rng), limit))
-
-
-def _load_azure(name: str, limit: int | None, seed: int) -> list[TraceRequest]:
-    del seed  # Azure's arrivals are exact.
-    with _opened(Path(name)) as file:
-        return _requests(islice(_in_order(_azure_rows(name, file), name), limit))
-
-
-def _load_synthetic(name: str, limit: int | None, seed: int) -> list[TraceRequest]:
-    if name != "mooncake":
-        raise TraceError(f"unknown synthetic trace {name!r}: the one there is, is synthetic:mooncake")
-    requests = SYNTHETIC_REQUESTS if limit is None else limit
-    return synthetic_trace(SyntheticMix(), requests, seed=seed)
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[IO[str]]:
-    """The file as text, decompressed where its first bytes say gzip."""
+def _altered(workload: Workload, options: Options, limit: int | None, seed: int) -> Workload:
+    """The workload with the options that all kinds take."""
+    horizon_s, rate_rps, phases = options.positive("horizon"), options.positive("rate"), options.text("phases")
+    options.done()
     try:
-        with path.open("rb") as raw:
-            zipped = raw.read(2) == GZIP_MAGIC
-            raw.seek(0)
-            with gzip.open(raw) if zipped else raw as stream:
-                yield io.TextIOWrapper(stream, encoding="utf-8", newline="")
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise TraceError(f"{path}: {error}") from error
+        if horizon_s is not None:
+            drawn = resampled(workload, horizon_s, seed=seed)
+            workload = Workload(requests=drawn.requests[:limit], sessions=_closed(drawn.sessions, limit).sessions)
+        if rate_rps is not None:
+            workload = at_rate(workload, rate_rps)
+        return workload if phases is None else phased(workload, parse_phases(phases))
+    except ValueError as error:
+        raise TraceError(f"{options.spec}: {error}") from error
 
 
-def _mooncake_rows(name: str, file: IO[str]) -> Iterator[_Row]:
-    decoder = msgspec.json.Decoder(_MooncakeRow)
-    for line, text in enumerate(file, start=1):
-        if not text.strip():
-            continue
-        try:
-            row = decoder.decode(text)
-        except msgspec.MsgspecError as error:
-            raise TraceError(f"{name}:{line}: {error}") from error
-        yield _Row(
-            line=line,
-            at_s=row.timestamp / 1000.0,
-            input_tokens=row.input_length,
-            output_tokens=row.output_length,
-            hash_ids=row.hash_ids,
-        )
+def _mooncake(source: _Source) -> Workload:
+    jitter = source.options.flag("jitter", default=True)
+    return _open(mooncake_requests(source.name, jitter=jitter, seed=source.seed), source.limit)
 
 
-def _azure_rows(name: str, file: IO[str]) -> Iterator[_Row]:
-    reader = csv.DictReader(file)
-    began: datetime | None = None
-    for fields in reader:
-        try:
-            at = datetime.fromisoformat(fields["TIMESTAMP"])
-            prompt, output = int(fields["ContextTokens"]), int(fields["GeneratedTokens"])
-        except KeyError as error:
-            raise TraceError(f"{name}:1: no column {error}") from error
-        except (TypeError, ValueError) as error:
-            raise TraceError(f"{name}:{reader.line_num}: {error}") from error
-        began = began or at
-        yield _Row(
-            line=reader.line_num,
-            at_s=(at - began).total_seconds(),
-            input_tokens=prompt,
-            output_tokens=output,
-        )
+def _azure(source: _Source) -> Workload:
+    return _open(azure_requests(source.name), source.limit)
 
 
-def _in_order(rows: Iterator[_Row], name: str) -> Iterator[_Row]:
-    """The same rows, checked: lengths are positive and time does not run backwards."""
-    last_s = 0.0
-    for row in rows:
-        if row.input_tokens < 1 or row.output_tokens < 1:
-            raise TraceError(f"{name}:{row.line}: lengths must be at least 1 token")
-        if row.at_s < last_s:
-            raise TraceError(f"{name}:{row.line}: the timestamp lies before that of the row above")
-        last_s = row.at_s
-        yield row
+def _servegen(source: _Source) -> Workload:
+    from_s = source.options.number("from", 0.0)
+    to_s = source.options.number("to", from_s + ROW_S)
+    if to_s <= from_s:
+        raise TraceError(f"{source.options.spec}: the window must end after it begins")
+    rate_rps = source.options.positive("rate")
+    return _open(
+        servegen_requests(source.name, from_s=from_s, to_s=to_s, rate_rps=rate_rps, seed=source.seed), source.limit
+    )
 
 
-def _spread_over_ticks(rows: Iterator[_Row], rng: np.random.Generator) -> Iterator[_Row]:
-    """Spreads the rows that share a timestamp evenly over the time up to the next one, at most one tick.
-
-    A timestamp that only one row has is exact: traces without ticks pass unchanged.
-    """
-    ticks = (list(rows) for _, rows in groupby(rows, key=attrgetter("at_s")))
-    for tick, after in pairwise(chain(ticks, (None,))):
-        assert tick is not None
-        if len(tick) == 1:
-            yield tick[0]
-            continue
-        width_s = min(MOONCAKE_TICK_S, after[0].at_s - tick[0].at_s) if after else MOONCAKE_TICK_S
-        offsets_s = np.sort(rng.uniform(0.0, width_s, len(tick)))
-        for row, offset_s in zip(tick, offsets_s.tolist(), strict=True):
-            yield replace(row, at_s=row.at_s + offset_s)
+def _claude(source: _Source) -> Workload:
+    options = ClaudeOptions(
+        block_tokens=source.options.whole("block", BLOCK_TOKENS),
+        context_scale=source.options.positive("context") or 1.0,
+        shared_head=source.options.flag("shared_head", default=False),
+        agents=source.options.flag("agents", default=True),
+    )
+    return _closed(claude_sessions(source.name, options, source.starts_s()), source.limit)
 
 
-def _requests(rows: Iterator[_Row]) -> list[TraceRequest]:
-    return [
-        TraceRequest(
-            index=index,
-            arrival_s=row.at_s,
-            input_tokens=row.input_tokens,
-            output_tokens=row.output_tokens,
-            hash_ids=row.hash_ids,
-            block_tokens=MOONCAKE_BLOCK_TOKENS,
-        )
-        for index, row in enumerate(rows)
-    ]
+def _lmcache(source: _Source) -> Workload:
+    block_tokens = source.options.whole("block", TEXT_BLOCK_TOKENS)
+    return _closed(lmcache_sessions(source.name, block_tokens, source.starts_s()), source.limit)
+
+
+def _taubench(source: _Source) -> Workload:
+    pauses = ChatPauses(tool_s=source.options.number("tool", 1.0), user_s=source.options.number("user", 20.0))
+    block_tokens = source.options.whole("block", TEXT_BLOCK_TOKENS)
+    found = chat_sessions(source.name, TAUBENCH, pauses, block_tokens, source.starts_s(), seed=source.seed)
+    return _closed(found, source.limit)
+
+
+def _swe(source: _Source) -> Workload:
+    tool_s = source.options.number("tool", 1.0)
+    pauses = ChatPauses(tool_s=tool_s, user_s=tool_s)  # its tools answer as a user or as a tool
+    block_tokens = source.options.whole("block", TEXT_BLOCK_TOKENS)
+    found = chat_sessions(source.name, SWE_AGENT, pauses, block_tokens, source.starts_s(), seed=source.seed)
+    return _closed(found, source.limit)
+
+
+def _synthetic(source: _Source) -> Workload:
+    requests = SYNTHETIC_REQUESTS if source.limit is None else source.limit
+    seed = source.seed
+    match source.name:
+        case "mooncake":
+            return _open(synthetic_trace(SyntheticMix(), requests, seed=seed), requests)
+        case "azure-conv":
+            return _open(row_trace(AZURE_CONV, requests, seed=seed), requests)
+        case "azure-code":
+            return _open(row_trace(AZURE_CODE, requests, seed=seed), requests)
+        case "tool-agent":
+            return _open(tool_trace(ToolMix(), requests, seed=seed), requests)
+        case "claude-code":
+            return _closed(session_trace(CLAUDE_CODE, seed=seed), requests)
+        case "miniswe":
+            return _closed(session_trace(MINISWE, seed=seed), requests)
+    raise TraceError(
+        f"unknown synthetic trace {source.name!r}: there are mooncake, azure-conv, azure-code, tool-agent, "
+        "claude-code and miniswe"
+    )
+
+
+_LOADERS: dict[str, Callable[[_Source], Workload]] = {
+    "mooncake": _mooncake,
+    "azure": _azure,
+    "servegen": _servegen,
+    "claude": _claude,
+    "lmcache": _lmcache,
+    "taubench": _taubench,
+    "swe": _swe,
+    "synthetic": _synthetic,
+}
+
+
+def _open(requests: Iterable[TraceRequest], limit: int | None) -> Workload:
+    return Workload(requests=tuple(islice(requests, limit)))
+
+
+def _closed(sessions: Iterable[Session], limit: int | None) -> Workload:
+    """The sessions, each up to its last turn among the first `limit` by nominal arrival."""
+    if limit is None:
+        return Workload(sessions=tuple(sessions))
+    kept: list[Session] = []
+    latest_s: list[float] = []  # a heap of the negated arrivals of the first `limit` turns so far
+    for session in sessions:
+        if len(latest_s) == limit and session.start_s > -latest_s[0]:
+            break
+        kept.append(session)
+        for step in steps(session):
+            heapq.heappush(latest_s, -step.at_s)
+            if len(latest_s) > limit:
+                heapq.heappop(latest_s)
+    return Workload(sessions=tuple(_cut(session, -latest_s[0]) for session in kept))
+
+
+def _cut(session: Session, last_s: float) -> Session:
+    """The session without the turns of its own that come after `last_s`; sub-agents that are called stay whole."""
+    turns = sum(step.at_s <= last_s for step in steps(session) if step.session is session)
+    return replace(session, turns=session.turns[:turns])

@@ -6,17 +6,14 @@ requests in 3,537 s), including how it starts: no history at first, then ever mo
 """
 
 import heapq
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import count, islice
 
 import numpy as np
 
+from loadtest.traces.quantiles import Knots, value
 from loadtest.traces.types import MOONCAKE_BLOCK_TOKENS, TraceRequest
-
-Knots = tuple[tuple[float, float], ...]
-"""A distribution as (probability, value) pairs that rise from probability 0 to 1: its inverse CDF."""
 
 HEAD_BLOCK = 0
 """The block id with which every prompt of the Mooncake conversation trace begins."""
@@ -100,13 +97,10 @@ class _Chance:
         self.mix = mix
         self.rng = np.random.default_rng(seed)
         self._fresh_blocks = count(HEAD_BLOCK + 1)
-        self._tables: dict[Knots, tuple[list[float], list[float]]] = {}
 
     def value(self, knots: Knots) -> float:
-        """A value of the distribution, interpolated between its knots in the logarithm."""
-        if knots not in self._tables:
-            self._tables[knots] = ([p for p, _ in knots], [math.log(v) for _, v in knots])
-        return math.exp(np.interp(self.rng.random(), *self._tables[knots]))
+        """A value of the distribution."""
+        return value(knots, self.rng.random())
 
     def input_tokens(self, knots: Knots) -> int:
         return max(1, round(self.value(knots) * self.mix.isl_scale))

@@ -20,13 +20,14 @@ class TraceRequest:
 
     `hash_ids` name the prompt's blocks of `block_tokens` tokens, the last of which may be partial. Ids are
     prefix-chained: an id that two requests share means that their prompts are equal up to that block's end.
-    Without ids the prompt is unlike any other.
+    Without ids, and past the last of them, the prompt is unlike any other.
     """
 
     index: int
-    """Position in order of arrival, from 0."""
+    """Position in order of arrival, from 0; of a session's later turns, of their nominal arrival."""
     arrival_s: float
-    """Seconds since the trace began."""
+    """Seconds since the trace began; nominal for a session's later turns, which come when the answer before them
+    allows."""
     input_tokens: int
     output_tokens: int
     hash_ids: tuple[int, ...] = ()

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.traces.loaders import MOONCAKE_TICK_S, SYNTHETIC_REQUESTS, load_trace
+from loadtest.traces.loaders import SYNTHETIC_REQUESTS, load_trace, load_workload
+from loadtest.traces.rows import MOONCAKE_TICK_S
 from loadtest.traces.types import TraceError
 
 REAL_TRACES = Path(__file__).parents[4] / "shared" / "data" / "traces"
@@ -93,6 +94,13 @@ def test_what_lies_well_beyond_the_limit_is_not_read(mooncake: Callable[..., str
     assert len(load_trace(spec, limit=2)) == 2
 
 
+def test_without_jitter_arrivals_are_the_files_in_its_order(mooncake: Callable[..., str]) -> None:
+    spec = mooncake(*(row(3000 * (n // 10), input_length=100 + n) for n in range(40)))
+    requests = load_trace(f"{spec}?jitter=0")
+    assert [request.arrival_s for request in requests] == [3.0 * (n // 10) for n in range(40)]
+    assert [request.input_tokens for request in requests] == [100 + n for n in range(40)]
+
+
 def test_the_rate_scale_divides_arrivals(mooncake: Callable[..., str]) -> None:
     spec = mooncake(row(0), row(3000))
     assert [request.arrival_s for request in load_trace(spec, rate_scale=4)] == [0.0, 0.75]
@@ -156,7 +164,7 @@ def test_a_missing_and_a_truncated_file_are_named(tmp_path: Path) -> None:
         load_trace(f"mooncake:{cut}")
 
 
-@pytest.mark.parametrize("spec", ["", "mooncake", "sharegpt:x", "synthetic:azure"])
+@pytest.mark.parametrize("spec", ["", "mooncake", ":x", "sharegpt:x", "synthetic:azure"])
 def test_an_unknown_spec_is_refused(spec: str) -> None:
     with pytest.raises(TraceError, match="unknown"):
         load_trace(spec)
@@ -170,6 +178,103 @@ def test_a_rate_scale_of_zero_is_refused(mooncake: Callable[..., str]) -> None:
 def test_the_synthetic_trace_is_as_long_as_asked() -> None:
     assert len(load_trace("synthetic:mooncake", limit=20)) == 20
     assert len(load_trace("synthetic:mooncake")) == SYNTHETIC_REQUESTS
+
+
+SPECS = ["mooncake", "azure-conv", "azure-code", "tool-agent", "claude-code", "miniswe"]
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_every_synthetic_trace_yields_what_the_limit_asks_for(name: str) -> None:
+    requests = load_trace(f"synthetic:{name}", limit=40, seed=2)
+    arrivals_s = [request.arrival_s for request in requests]
+    assert arrivals_s == sorted(arrivals_s)
+    assert [request.index for request in requests] == list(range(40))
+
+
+@pytest.mark.parametrize("name", ["claude-code", "miniswe"])
+def test_a_limit_takes_the_first_nominal_arrivals_of_all_sessions(name: str) -> None:
+    few, many = (load_trace(f"synthetic:{name}", limit=limit, seed=2) for limit in (60, 100))
+    assert [(one.session, one.arrival_s, one.input_tokens) for one in few] == [
+        (one.session, one.arrival_s, one.input_tokens) for one in many[:60]
+    ]
+
+
+def test_a_workload_keeps_its_sessions_closed() -> None:
+    workload = load_workload("synthetic:miniswe", limit=50, seed=1)
+    assert workload.requests == ()
+    assert sum(len(session.turns) for session in workload.sessions) == 50
+    assert len(list(workload.driver().first_arrivals())) == len(workload.sessions)
+
+
+def test_a_rate_is_met_exactly_and_moves_no_later_turn() -> None:
+    usual, quick = (load_workload(f"synthetic:miniswe{rate}", limit=200) for rate in ("", "?rate=5"))
+    assert len(quick.sessions) / quick.sessions[-1].start_s == pytest.approx(5.0)
+    assert [session.turns for session in quick.sessions] == [session.turns for session in usual.sessions]
+
+
+def test_traces_are_mixed_each_at_its_rate() -> None:
+    workload = load_workload("synthetic:miniswe?rate=0.5 + synthetic:azure-conv?rate=4", limit=300)
+    assert workload.sessions[0].id.startswith("0/")
+    assert len(workload.requests) / workload.requests[-1].arrival_s == pytest.approx(4.0)
+    assert len(load_trace("synthetic:miniswe + synthetic:miniswe", limit=100)) == 100
+
+
+def test_the_same_trace_twice_is_drawn_twice() -> None:
+    one, other = load_workload("synthetic:azure-conv + synthetic:azure-conv", limit=10).requests[:2]
+    assert one.arrival_s != other.arrival_s
+
+
+def test_phases_stretch_time() -> None:
+    usual, phased = (load_trace(f"synthetic:azure-conv{more}", limit=100) for more in ("", "?phases=5:1,1:2"))
+    late = [(a.arrival_s, b.arrival_s) for a, b in zip(usual, phased, strict=True) if a.arrival_s > 6]
+    assert all(b == pytest.approx(5 + (a - 5) / 2) for a, b in late)
+
+
+def test_a_horizon_draws_on_beyond_the_trace(mooncake: Callable[..., str]) -> None:
+    spec = mooncake(*(row(1000 * n, hash_ids=(n,)) for n in range(1, 101)))
+    requests = load_trace(f"{spec}?horizon=1000")
+    assert len(requests) == pytest.approx(1_000, rel=0.05)
+    assert requests[-1].arrival_s == pytest.approx(1_000, rel=0.02)
+    assert len(load_trace(f"{spec}?horizon=1000", limit=7)) == 7
+
+
+def test_text_traces_are_read_by_kind(tmp_path: Path) -> None:
+    chat, calls, sessions = tmp_path / "chat", tmp_path / "calls", tmp_path / "sessions"
+    messages = [{"role": role, "content": "text " * 20} for role in ("user", "assistant", "user", "assistant")]
+    chat.write_text(json.dumps({"messages": messages}))
+    call = {"t": 0, "keep": 0, "add": "text", "in_tok": 40, "out_tok": 3}
+    calls.write_text(json.dumps({"session": "s", "calls": [call, {**call, "t": 1, "keep": 4}]}))
+    request = {"t": 0, "type": "n", "in": 140, "out": 3, "h": [1, 2]}
+    sessions.write_text(json.dumps({"id": "s", "models": [], "block_size": 64, "requests": [request, request]}))
+    for spec, block_tokens in (
+        (f"taubench:{chat}?tool=1&user=2", 16),
+        (f"swe:{chat}?tool=0&block=32", 32),
+        (f"lmcache:{calls}", 16),
+        (f"claude:{sessions}?shared_head=1&context=0.5&agents=0", 64),
+        (f"claude:{sessions}?block=128", 128),
+    ):
+        first, second = load_trace(spec)
+        assert (first.block_tokens, first.session) == (block_tokens, second.session)
+        assert first.arrival_s > 0
+
+
+def test_a_servegen_pool_is_drawn_at_a_rate_in_a_window(tmp_path: Path) -> None:
+    pool = tmp_path / "pool"
+    lengths = {"input_tokens": [5, 9], "output_tokens": [5, 9]}
+    rows = [[at_s, 1.0, 1.0, "Gamma", 1.0, 1.0] for at_s in (0, 600)]
+    pool.write_text(json.dumps({"client": 0, "trace": rows, "len": {"0": lengths}}))
+    requests = load_trace(f"servegen:{pool}?from=300&to=900&rate=5")
+    assert len(requests) / 600 == pytest.approx(5.0, rel=0.1)
+    with pytest.raises(TraceError, match="must end after"):
+        load_trace(f"servegen:{pool}?from=300&to=300")
+
+
+@pytest.mark.parametrize(
+    "options", ["jitter=0", "rate=0", "rate=x", "phases=1", "phases=5:0", "horizon=0", "block=16", "typo=1"]
+)
+def test_a_wrong_option_is_refused(options: str) -> None:
+    with pytest.raises(TraceError, match="azure-conv"):
+        load_trace(f"synthetic:azure-conv?{options}", limit=10)
 
 
 @pytest.mark.shared_data
