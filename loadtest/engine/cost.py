@@ -63,6 +63,18 @@ class Curve:
         return Curve(xs, tuple(self.at(x) + other.at(x) for x in xs))
 
 
+@dataclass(frozen=True, slots=True)
+class AffineStretch:
+    """Steps of which each takes the same time longer than the one before, as its sequences grow."""
+
+    first_s: float
+    growth_s: float
+
+    def seconds(self, steps: int) -> float:
+        """How long the first `steps` steps take together."""
+        return steps * (self.first_s + self.growth_s * (steps - 1) / 2)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostTable:
     """What one engine's steps cost; monotone in every quantity of the work."""
@@ -75,6 +87,11 @@ class CostTable:
     sequences: Curve
     """The output layer, by the step's sequences."""
     attention: AttentionTerms
+
+    def decode_stretch(self, sequences: int, context_tokens: int) -> "AffineStretch":
+        """Consecutive pure decode steps of the same sequences, of which the first reads `context_tokens`."""
+        work = StepWork(decode_sequences=sequences, decode_context_tokens=context_tokens)
+        return AffineStretch(self.step_seconds(work), self.attention.kv_token_s * sequences)
 
     def step_seconds(self, work: StepWork) -> float:
         """How long a step with this work takes; the work must not be empty."""

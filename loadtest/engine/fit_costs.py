@@ -8,88 +8,121 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from loadtest.engine.cost_file import AttentionTerms, CostFile, Provenance, Residual, Source, write
+from loadtest.engine.cost_file import AttentionTerms, CostFile, Knots, Provenance, Residual, Source, write
 from loadtest.engine.fitting import sources
 from loadtest.engine.fitting.attention import MAX_SEQUENCES, check_chunks, fit_attention
-from loadtest.engine.fitting.dense import check_products, fit_collective, fit_dense, fit_output_layer
+from loadtest.engine.fitting.dense import (
+    check_output_layer,
+    check_products,
+    fit_collective,
+    fit_dense,
+    fit_output_layer,
+)
 from loadtest.engine.fitting.overhead import BENCH, fit_step_overhead
 from loadtest.engine.fitting.regression import rounded
-from loadtest.engine.fitting.shapes import LLAMA_70B_TP4, SHAPES, ModelShape
-from loadtest.engine.fitting.sources import AIC_ORIGIN, SIM_ORIGIN
+from loadtest.engine.fitting.shapes import LLAMA_70B, Deployment, Precision
+from loadtest.engine.fitting.sources import SIM_ORIGIN
+from loadtest.engine.fitting.systems import AIC_SOURCE, H100
+from loadtest.engine.presets import DEPLOYMENTS
 
 FORMULA = (
     "step = step_overhead + dense(tokens) + collective(tokens) + output_layer(sequences) + attention",
     "attention = launch + prefill_sequence * chunks + prefill_token * new + prefill_pair * pairs + decoding",
     "decoding = decode_sequence * decodes + kv_token * (cached tokens read by decodes and by chunks)",
     "pairs of a chunk = new * (before + (new + 1) / 2)",
-    "dense = layers * (4 products + 5 element-wise kernels) + embedding + norm, for one GPU of the group",
+    "dense = layers * (4 products + element-wise kernels) + embedding + norm, for one GPU of the group",
     "element-wise kernel = mem_empirical_constant_latency + bytes / (mem_bw * mem_bw_empirical_scaling_factor)",
 )
 NOTES = (
     "Products are interpolated linearly between the measured n and k that enclose the model's dimensions.",
     "Falling stretches of a measured curve are replaced by their mean (isotonic regression).",
+    "The step overhead was measured on another GPU and one rank; as host time it is taken to be the same here.",
+)
+FP8_NOTE = "An fp8 product's time includes quantising its input; the output layer stays in bfloat16."
+SIM_NOTES = (
     "Element-wise kernels of LLMServingSim's layer files are not used: they are unfused (18 us for one norm).",
     "LLMServingSim's attention on H100 is not fitted to: its decodes take 27 ns per token of the longest sequence.",
     "So that kernel reads one sequence's keys serially, while vLLM's (FlashAttention 3) splits them over the GPU.",
-    "The step overhead was measured on another GPU and one rank; as host time it is taken to be the same here.",
 )
 
 
-def fit(shape: ModelShape, data: Path) -> CostFile:
-    """The cost file of one engine from the measurements in `data`."""
-    layers = sources.read_layers(data, shape.profile, shape.gpus)
-    gemm = sources.read_gemm(data)
-    dense, dense_residual = fit_dense(shape, gemm, sources.read_gpu(data))
-    output_layer, output_residual = fit_output_layer(shape, layers)
-    attention, attention_residuals = fit_attention(shape, data)
-    collective = fit_collective(shape, data)
+def fit(deployment: Deployment, data: Path, step_overhead_s: float) -> CostFile:
+    """The cost file of one engine from the measurements in `data`; the step overhead is the same for all.
+
+    Raises:
+        LookupError: the system, the split or the precision was not measured.
+    """
+    dense, dense_residual = fit_dense(deployment, data)
+    output_layer, output_residual = fit_output_layer(deployment, data)
+    attention, attention_residuals = fit_attention(deployment, data)
+    collective = fit_collective(deployment, data)
     residuals = (
         dense_residual,
-        check_products(shape, gemm, layers),
         *([collective[1]] if collective else []),
         output_residual,
         *attention_residuals,
-        *_chunk_checks(shape, attention, data),
+        *_checks(deployment, output_layer, attention, data),
     )
     return CostFile(
-        name=shape.name,
-        step_overhead_s=rounded(fit_step_overhead(data)),
+        name=deployment.name,
+        step_overhead_s=rounded(step_overhead_s),
         dense=dense,
         collective=collective[0] if collective else None,
         output_layer=output_layer,
         attention=attention,
-        provenance=Provenance(formula=FORMULA, sources=_sources(shape), residuals=residuals, notes=NOTES),
+        provenance=Provenance(
+            formula=FORMULA, sources=_sources(deployment), residuals=residuals, notes=_notes(deployment)
+        ),
     )
 
 
-def _chunk_checks(shape: ModelShape, attention: AttentionTerms, data: Path) -> tuple[Residual, ...]:
-    """The one measured engine with chunks over a prefix is the 70B on four GPUs."""
-    return (check_chunks(shape, attention, data),) if shape is LLAMA_70B_TP4 else ()
+def _has_checks(deployment: Deployment) -> bool:
+    """LLMServingSim measured Llama in bfloat16 on H100."""
+    return deployment.system is H100 and deployment.weights is Precision.BF16 and bool(deployment.model.layer_profile)
 
 
-def _sources(shape: ModelShape) -> tuple[Source, ...]:
-    heads = f"{shape.rank_heads} heads, {shape.rank_kv_heads} KV heads, width 128, bfloat16, no window"
-    products = ", ".join(f"{p.name} n={p.outer} k={p.inner}" for p in shape.products)
-    collective = Source(
-        term="collective",
-        file=sources.AIC_ALL_REDUCE,
-        origin=AIC_ORIGIN,
-        rows=f"{shape.gpus} GPUs, CUDA graph; {2 * shape.layers + 1} per step",
-    )
+def _checks(deployment: Deployment, output_layer: Knots, attention: AttentionTerms, data: Path) -> tuple[Residual, ...]:
+    """Against measurements that no term was fitted to; chunks over a prefix were measured for the 70B on four GPUs."""
+    profile = deployment.model.layer_profile
+    if not _has_checks(deployment) or profile is None:
+        return ()
+    layers = sources.read_layers(data, profile, deployment.gpus)
+    has_chunks = deployment.model is LLAMA_70B and deployment.gpus == 4
     return (
-        Source(term="dense", file=sources.AIC_GEMM, origin=AIC_ORIGIN, rows=f"bfloat16; {products}"),
-        Source(term="dense", file=sources.AIC_SYSTEMS, origin=AIC_ORIGIN, rows="h100_sxm, gpu: mem_*"),
-        *([collective] if shape.gpus > 1 else []),
-        Source(
-            term="output_layer",
-            file=sources.sim_layers_file(shape.profile),
-            origin=SIM_ORIGIN,
-            rows=f"tp {shape.gpus}, lm_head",
-        ),
+        check_products(deployment, data, profile, layers),
+        check_output_layer(output_layer, profile, layers),
+        *([check_chunks(deployment, attention, data)] if has_chunks else []),
+    )
+
+
+def _notes(deployment: Deployment) -> tuple[str, ...]:
+    return (
+        *NOTES,
+        *([FP8_NOTE] if deployment.weights is Precision.FP8 else []),
+        *(SIM_NOTES if _has_checks(deployment) else ()),
+    )
+
+
+def _sources(deployment: Deployment) -> tuple[Source, ...]:
+    system, gpus = deployment.system, deployment.gpus
+    heads = f"{deployment.rank_heads} heads, {deployment.rank_kv_heads} KV heads, width 128, {deployment.kv}, no window"
+    products = ", ".join(f"{p.name} n={p.outer} k={p.inner}" for p in deployment.products)
+    output = deployment.output_product
+    rows = {
+        ("dense", "gemm"): f"{deployment.weights}; {products}",
+        ("output_layer", "gemm"): f"bfloat16; n={output.outer} k={output.inner}",
+        ("attention", "context_attention"): f"{heads}, batch <= {MAX_SEQUENCES}",
+        ("attention", "generation_attention"): f"{heads}, batch <= {MAX_SEQUENCES}",
+    }
+    if gpus > 1:
+        all_reduces = 2 * deployment.model.layers + 1
+        rows["collective", "custom_allreduce"] = f"{gpus} GPUs, CUDA graph; {all_reduces} per step"
+    return (
         *(
-            Source(term="attention", file=file, origin=AIC_ORIGIN, rows=f"{heads}, batch <= {MAX_SEQUENCES}")
-            for file in (sources.AIC_PREFILL, sources.AIC_DECODE)
+            Source(term=term, file=system.file(kernel), origin=system.origin, rows=text)
+            for (term, kernel), text in rows.items()
         ),
+        Source(term="dense", file=sources.AIC_SYSTEMS, origin=AIC_SOURCE, rows=f"{system.aic}, gpu: mem_*"),
         *(
             Source(term="step_overhead", file=file, origin=SIM_ORIGIN, rows=f"{BENCH}, pure decode")
             for file in (sources.SIM_RUNS, sources.SIM_RTX)
@@ -113,8 +146,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", type=Path, required=True, help="directory with the measurements")
     parser.add_argument("--out", type=Path, required=True, help="directory for the cost files")
     options = parser.parse_args(arguments)
-    for shape in SHAPES:
-        file = fit(shape, options.data)
+    step_overhead_s = fit_step_overhead(options.data)
+    for deployment in DEPLOYMENTS:
+        file = fit(deployment, options.data, step_overhead_s)
         write(file, options.out)
         sys.stdout.write(report(file) + "\n")
 

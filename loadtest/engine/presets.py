@@ -2,13 +2,14 @@
 
 Where the numbers come from:
 
-- KV bytes per token: 2 (keys and values) x layers x KV heads x head width x 2 bytes, from Llama 3.1's configurations.
-- KV memory: vLLM's default 90 % of the GPU's memory, less weights (2 bytes per parameter), less what AIConfigurator's
-  `h100_sxm.yaml` reserves per GPU: `other_mem`, and `nccl_mem` where GPUs talk to each other. `mem_capacity` is 80 GiB.
-- Token budget: 8192, vLLM's default for a server on an H100. Running sequences: 256, as in Dynamo's simulated workers.
-- Transfer rate: `inter_node_bw` of that file, one 400 Gb/s NIC. A group of four GPUs has four, but reported transfers
-  do not add them up: the llm-d simulator's 70B profile has 8 us per token, which is 41 GB/s.
+- KV bytes per token: 2 (keys and values) x layers x KV heads x head width x bytes, from the models' configurations.
+- KV memory: vLLM's default 90 % of the GPU's memory, less the weights, less what AIConfigurator's system files reserve
+  per GPU: `other_mem`, and `nccl_mem` where GPUs talk to each other.
+- Token budget: vLLM's default for a server. Running sequences: 256, vLLM's default in general.
+- Transfer rate: one network card. A group of four GPUs has four, but reported transfers do not add them up: the llm-d
+  simulator's 70B profile has 8 us per token, which is 41 GB/s.
 - Transfer latency: 2 ms, the RDMA set-up overhead of the llm-d simulator's H100 profiles.
+- Steps are planned ahead, as vLLM's asynchronous scheduling does by default.
 - Lease: 30 s, the default `kv_lease_duration` of vLLM's NixlConnector.
 """
 
@@ -16,14 +17,35 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from loadtest.engine.cost import CostTable, load_cost_table
+from loadtest.engine.fitting.shapes import LLAMA_8B, LLAMA_70B, QWEN3_32B, Deployment, Precision
+from loadtest.engine.fitting.systems import A100, H100, H200
 from loadtest.engine.types import EngineSpec
 
 BLOCK_TOKENS = 64
 MEMORY_SHARE = 0.9
-GPU_BYTES = 85_899_345_920
+MAX_RUNNING = 256
 OTHER_BYTES = 3_758_096_384
 NCCL_BYTES = 411_041_792
-NIC_BYTES_PER_S = 50e9
+TRANSFER_LATENCY_S = 0.002
+HOLD_LEASE_S = 30.0
+
+FP8 = Precision.FP8
+
+DEPLOYMENTS = (
+    Deployment(system=A100, model=LLAMA_8B),
+    Deployment(system=A100, model=LLAMA_70B, gpus=4),
+    Deployment(system=A100, model=QWEN3_32B, gpus=2),
+    Deployment(system=H100, model=LLAMA_8B),
+    Deployment(system=H100, model=LLAMA_70B, gpus=2, weights=FP8, kv=FP8),
+    Deployment(system=H100, model=LLAMA_70B, gpus=4),
+    Deployment(system=H100, model=LLAMA_70B, gpus=4, weights=FP8, kv=FP8),
+    Deployment(system=H100, model=QWEN3_32B, gpus=2),
+    Deployment(system=H200, model=LLAMA_8B),
+    Deployment(system=H200, model=LLAMA_70B, gpus=4),
+    Deployment(system=H200, model=LLAMA_70B, gpus=4, weights=FP8, kv=FP8),
+    Deployment(system=H200, model=QWEN3_32B),
+)
+"""What has a preset; an fp8 one keeps weights and KV cache in fp8."""
 
 
 class UnknownEngine(KeyError):  # noqa: N818 - named after what happened
@@ -46,34 +68,28 @@ def load_engine(name: str) -> tuple[EngineSpec, CostTable]:
     return spec, load_cost_table(name)
 
 
-def kv_blocks(*, gpus: int, parameters: int, kv_bytes_per_token: int) -> int:
-    """How many blocks fit beside the weights of a bfloat16 model on a group of H100 80GB GPUs."""
-    reserved = OTHER_BYTES + (NCCL_BYTES if gpus > 1 else 0)
-    free = gpus * (MEMORY_SHARE * GPU_BYTES - reserved) - 2 * parameters
-    return int(free // (kv_bytes_per_token * BLOCK_TOKENS))
+def kv_blocks(deployment: Deployment, block_tokens: int = BLOCK_TOKENS) -> int:
+    """How many blocks fit beside the weights."""
+    reserved = OTHER_BYTES + (NCCL_BYTES if deployment.gpus > 1 else 0)
+    per_gpu = MEMORY_SHARE * deployment.system.memory_bytes - reserved
+    free = deployment.gpus * per_gpu - deployment.weight_bytes
+    return int(free // (deployment.kv_bytes_per_token * block_tokens))
 
 
-def _spec(name: str, *, gpus: int, parameters: int, layers: int, kv_heads: int, head_width: int) -> EngineSpec:
-    kv_bytes_per_token = 2 * layers * kv_heads * head_width * 2
+def engine_spec(deployment: Deployment) -> EngineSpec:
+    """The limits of an engine that runs with vLLM's defaults."""
     return EngineSpec(
-        name=name,
+        name=deployment.name,
         block_tokens=BLOCK_TOKENS,
-        total_blocks=kv_blocks(gpus=gpus, parameters=parameters, kv_bytes_per_token=kv_bytes_per_token),
-        max_batched_tokens=8192,
-        max_running=256,
-        kv_bytes_per_token=kv_bytes_per_token,
-        transfer_bytes_per_s=NIC_BYTES_PER_S,
-        transfer_latency_s=0.002,
-        hold_lease_s=30.0,
+        total_blocks=kv_blocks(deployment),
+        max_batched_tokens=deployment.system.server_budget_tokens,
+        max_running=MAX_RUNNING,
+        kv_bytes_per_token=deployment.kv_bytes_per_token,
+        transfer_bytes_per_s=deployment.system.nic_bytes_per_s,
+        transfer_latency_s=TRANSFER_LATENCY_S,
+        hold_lease_s=HOLD_LEASE_S,
+        plans_ahead=True,
     )
 
 
-ENGINES: Mapping[str, EngineSpec] = MappingProxyType(
-    {
-        spec.name: spec
-        for spec in (
-            _spec("h100-llama8b", gpus=1, parameters=8_030_261_248, layers=32, kv_heads=8, head_width=128),
-            _spec("h100-llama70b-tp4", gpus=4, parameters=70_553_706_496, layers=80, kv_heads=8, head_width=128),
-        )
-    }
-)
+ENGINES: Mapping[str, EngineSpec] = MappingProxyType({each.name: engine_spec(each) for each in DEPLOYMENTS})

@@ -119,7 +119,9 @@ class Scheduler:
     def _make_room(self, plan: StepPlan) -> None:
         """Preempt from the back until the next step's new blocks can be had."""
         while self.decoding.blocks_due() > self._cache.available_blocks:
-            self._preempt(next(reversed(self.running)))
+            # One that has finished may still have its slot, where plans are made ahead.
+            computing = (each for each in reversed(self.running) if each.phase in (Phase.DECODING, Phase.PREFILLING))
+            self._preempt(next(computing))
             plan.preempted += 1
 
     def _admit(self, plan: StepPlan, budget: int) -> None:

@@ -12,13 +12,13 @@ import numpy as np
 
 from loadtest.engine.cost_file import AttentionTerms, Residual
 from loadtest.engine.fitting.regression import Array, relative_least_squares, residual_of, rounded
-from loadtest.engine.fitting.shapes import ModelShape
+from loadtest.engine.fitting.shapes import Deployment
 from loadtest.engine.fitting.sources import (
-    AIC_DECODE,
-    AIC_PREFILL,
     SIM_ATTENTION,
-    read_attention,
+    Points,
     read_chunk_attention,
+    read_decode_attention,
+    read_prefill_attention,
 )
 
 MAX_SEQUENCES = 256
@@ -27,33 +27,34 @@ MAX_SEQUENCES = 256
 Row = tuple[float, ...]
 
 
-def fit_attention(shape: ModelShape, data: Path) -> tuple[AttentionTerms, tuple[Residual, Residual]]:
+def fit_attention(deployment: Deployment, data: Path) -> tuple[AttentionTerms, tuple[Residual, Residual]]:
     """Prefill and decode together, for both pay the launch and read the cache."""
-    prefill = _points(data / AIC_PREFILL, "isl", shape)
-    decode = _points(data / AIC_DECODE, "step", shape)
+    system = deployment.system
+    heads = deployment.rank_heads, deployment.rank_kv_heads, deployment.kv
+    prefill = _small_batches(read_prefill_attention(data, system, *heads))
+    decode = _small_batches(read_decode_attention(data, system, *heads))
     features = np.array([_prompts_row(*point) for point in prefill] + [_decodes_row(*point) for point in decode])
     measured = np.array([*prefill.values(), *decode.values()])
     solution = relative_least_squares(features, measured)
     predicted = features @ solution
     both = np.split(measured, [len(prefill)]), np.split(predicted, [len(prefill)])
     residuals = (
-        residual_of("attention: prefill", AIC_PREFILL, both[0][0], both[1][0]),
-        residual_of("attention: decode", AIC_DECODE, both[0][1], both[1][1]),
+        residual_of("attention: prefill", system.file("context_attention"), both[0][0], both[1][0]),
+        residual_of("attention: decode", system.file("generation_attention"), both[0][1], both[1][1]),
     )
-    return _terms(shape.layers * solution), residuals
+    return _terms(deployment.model.layers * solution), residuals
 
 
-def check_chunks(shape: ModelShape, terms: AttentionTerms, data: Path) -> Residual:
+def check_chunks(deployment: Deployment, terms: AttentionTerms, data: Path) -> Residual:
     """Chunks over a prefix against LLMServingSim's, whose kernel reads one head's keys serially."""
     chunks = read_chunk_attention(data)
     features = np.array([_chunk_row(*point) for point in chunks])
-    predicted = features @ np.array(msgspec.structs.astuple(terms)) / shape.layers
+    predicted = features @ np.array(msgspec.structs.astuple(terms)) / deployment.model.layers
     against = f"{SIM_ATTENTION}: prefill rows, not fitted to"
     return residual_of("attention: chunk over a prefix", against, np.array([*chunks.values()]), predicted)
 
 
-def _points(path: Path, length: str, shape: ModelShape) -> dict[tuple[int, int], float]:
-    points = read_attention(path, length, shape.rank_heads, shape.rank_kv_heads)
+def _small_batches(points: Points) -> Points:
     return {point: seconds for point, seconds in points.items() if point[0] <= MAX_SEQUENCES}
 
 

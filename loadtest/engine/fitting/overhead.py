@@ -1,12 +1,13 @@
 """The step overhead: what a measured vLLM decode step takes beyond its kernels.
 
-It is host time, which no kernel profile shows, so it comes from a run whose GPU was profiled too. In the seconds
-after the run's last first token every step is a pure decode: step time is mean running sequences over token rate.
+It is host work and sampling, which no kernel profile shows, so it comes from a run whose GPU was profiled too. In the
+seconds after the run's last first token every step is a pure decode: step time is mean running sequences over token
+rate. There is no overhead per sequence: vLLM schedules the next step while the GPU computes, and the rest does not
+grow with the batch.
 """
 
 import csv
 import io
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from loadtest.engine.cost import CostTable, StepWork
+from loadtest.engine.fitting.rtx import ProfiledModel, profiled_costs
 from loadtest.engine.fitting.shapes import LLAMA_8B
-from loadtest.engine.fitting.sources import DecodeProfile, read_decode_profile, read_measured_run
+from loadtest.engine.fitting.sources import read_measured_run
 
 BENCH = "RTXPRO6000/Llama-3.1-8B"
-ONCE = ("embedding", "final_layernorm")
-"""Dense kernels that run once per step rather than once per layer."""
+BENCH_MODEL = ProfiledModel(profile="RTXPRO6000_llama-3.1-8b", layers=LLAMA_8B.layers, hidden=LLAMA_8B.hidden)
 MIN_RUNNING = 2.0
 """With fewer sequences one second's token count is too coarse."""
 
@@ -36,11 +38,9 @@ class DecodeSecond:
 
 def fit_step_overhead(data: Path) -> float:
     """Median seconds that a step takes beyond its kernels, over all seconds of pure decoding."""
-    profile = read_decode_profile(data)
-    beyond = [
-        second.step_s - kernel_seconds(profile, second) for second in decode_seconds(read_measured_run(data, BENCH))
-    ]
-    return float(np.median(beyond))
+    kernels, _ = profiled_costs(data, BENCH_MODEL)
+    seconds = decode_seconds(read_measured_run(data, BENCH))
+    return float(np.median([second.step_s - kernel_seconds(kernels, second) for second in seconds]))
 
 
 def decode_seconds(run: dict[str, Any]) -> Iterator[DecodeSecond]:
@@ -59,23 +59,13 @@ def decode_seconds(run: dict[str, Any]) -> Iterator[DecodeSecond]:
         yield DecodeSecond(step_s=sequences / rate, sequences=sequences, context_tokens=tokens / sequences)
 
 
-def kernel_seconds(profile: DecodeProfile, second: DecodeSecond) -> float:
-    """What the kernels of such a decode step take, without the sampler."""
-    layers = LLAMA_8B.layers
-    dense = sum(
-        _interpolate(times, second.sequences) * (1 if name in ONCE else layers) for name, times in profile.dense.items()
+def kernel_seconds(kernels: CostTable, second: DecodeSecond) -> float:
+    """What the kernels of such a decode step take, without the sampler; `kernels` has no step overhead."""
+    work = StepWork(
+        decode_sequences=round(second.sequences),
+        decode_context_tokens=round(second.sequences * second.context_tokens),
     )
-    by_batch = {
-        batch: _interpolate({context: s for (_, context), s in points}, second.context_tokens)
-        for batch, points in itertools.groupby(sorted(profile.decode_attention.items()), key=lambda item: item[0][0])
-    }
-    output = _interpolate(profile.per_sequence["lm_head"], second.sequences)
-    return dense + layers * _interpolate(by_batch, second.sequences) + output
-
-
-def _interpolate(points: dict[int, float], x: float) -> float:
-    xs = sorted(points)
-    return float(np.interp(x, xs, [points[x] for x in xs]))
+    return kernels.step_seconds(work)
 
 
 def _overlap_s(request: dict[str, float], start: float, end: float) -> float:

@@ -1,7 +1,7 @@
 """The numeric tools of the fit: errors are always relative to the measurement."""
 
 from collections.abc import Iterable
-from typing import cast
+from itertools import chain, combinations
 
 import numpy as np
 import numpy.typing as npt
@@ -20,16 +20,24 @@ def rounded(value: float) -> float:
 
 
 def relative_least_squares(features: Array, target: Array) -> Array:
-    """Coefficients, one per column, that minimise the sum of squared relative errors.
+    """Coefficients, one per column and none negative, that minimise the sum of squared relative errors.
 
-    Raises:
-        ValueError: a coefficient is negative, so the terms do not describe these measurements.
+    With few columns the best can be had by trying: of the solutions that set some coefficients to zero and are best
+    in the others, it is the best one that is not negative.
     """
-    weights = 1 / target
-    solution, *_ = np.linalg.lstsq(features * weights[:, None], np.ones_like(target), rcond=None)
-    if np.any(solution < 0):
-        raise ValueError(f"negative cost in {solution}")
-    return cast("Array", solution)
+    weighted = features / target[:, None]
+    columns = range(features.shape[1])
+    subsets = chain.from_iterable(combinations(columns, size) for size in range(len(columns), 0, -1))
+    best, least_error = np.zeros(len(columns)), float(len(target))
+    for subset in map(list, subsets):
+        solution, *_ = np.linalg.lstsq(weighted[:, subset], np.ones_like(target), rcond=None)
+        error = float(np.sum((weighted[:, subset] @ solution - 1) ** 2))
+        if error < least_error and np.all(solution >= 0):
+            best, least_error = np.zeros(len(columns)), error
+            best[subset] = solution
+            if len(subset) == len(columns):
+                break
+    return best
 
 
 def isotonic(values: Iterable[float]) -> tuple[float, ...]:

@@ -20,7 +20,11 @@ def test_a_preset_serves_a_request(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "kv_bytes", "tokens"),
-    [("h100-llama8b", 131_072, 438_592), ("h100-llama70b-tp4", 327_680, 462_144)],
+    [
+        ("h100-llama8b", 131_072, 438_592),
+        ("h100-llama70b-tp4", 327_680, 462_144),
+        ("h200-llama70b-tp4-fp8", 163_840, 2_781_312),
+    ],
 )
 def test_the_memory_left_by_the_weights_holds_the_cache(name: str, kv_bytes: int, tokens: int) -> None:
     spec = ENGINES[name]
@@ -29,5 +33,5 @@ def test_the_memory_left_by_the_weights_holds_the_cache(name: str, kv_bytes: int
 
 
 def test_an_unknown_name_is_answered_with_those_that_are_known() -> None:
-    with pytest.raises(UnknownEngine, match="no engine is called 'b200'; there are h100-llama70b-tp4, h100-llama8b"):
+    with pytest.raises(UnknownEngine, match=r"called 'b200'; there are a100-llama70b-tp4, .*, h200-qwen32b"):
         load_engine("b200")

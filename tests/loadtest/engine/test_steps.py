@@ -184,3 +184,36 @@ def test_the_snapshot_counts_tokens_steps_and_busy_time() -> None:
     snapshot = lab.engine.snapshot()
     assert (snapshot.steps, snapshot.busy_s, snapshot.generated_tokens) == (4, 4.0, 3)
     assert (snapshot.running, snapshot.waiting, snapshot.kv_used_ratio) == (0, 0, 0.0)
+
+
+def test_an_engine_that_plans_ahead_serves_an_arrival_a_step_later() -> None:
+    for plans_ahead, first_token_s in ((False, 3), (True, 4)):
+        lab = Lab(plans_ahead=plans_ahead)
+        lab.add("a", prompt=5, output=9)
+        lab.run(1.5)
+        lab.add("b", prompt=5)
+        lab.drain()
+        assert lab.token_times("a") == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+        assert lab.token_times("b") == [first_token_s]
+
+
+def test_an_engine_that_plans_ahead_gives_a_slot_away_a_step_later() -> None:
+    for plans_ahead, first_token_s in ((False, 4), (True, 5)):
+        lab = Lab(plans_ahead=plans_ahead, max_running=2)
+        lab.add("a", prompt=4, output=9)
+        lab.add("b", prompt=4, output=3)
+        lab.add("c", prompt=4)
+        lab.drain()
+        assert lab.token_times("b") == [1, 2, 3]
+        assert lab.token_times("c") == [first_token_s]
+
+
+def test_an_idle_engine_has_planned_nothing_ahead() -> None:
+    lab = Lab(plans_ahead=True)
+    lab.run(3)
+    lab.add("a", prompt=5, output=2)
+    lab.drain()
+    lab.add("b", prompt=5)
+    lab.drain()
+    assert lab.token_times("a") == [4, 5]
+    assert lab.token_times("b") == [6]

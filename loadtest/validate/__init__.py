@@ -1,0 +1,1 @@
+"""Compares the engine model with what was measured elsewhere."""
