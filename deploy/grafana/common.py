@@ -1,10 +1,12 @@
-"""What both dashboards share: variables, the words for worker states, small panel shapes.
+"""What both dashboards share: variables, the words for worker states, shapes of panels and rows.
 
 The rule of this module: nothing here belongs to one dashboard only.
 """
 
-from deploy.grafana.model import Colour, Kind, LabelVariable, Panel, Query, State, Thresholds, Unit
-from deploy.grafana.promql import quantile
+from collections.abc import Mapping
+
+from deploy.grafana.model import Colour, Column, Kind, LabelVariable, Panel, Query, Row, State, Thresholds, Unit
+from deploy.grafana.promql import aggregate, quantile, rate, select
 from gateway.telemetry import metrics
 from gateway.telemetry.metrics import MetricSpec
 from gateway.telemetry.state import BREAKER_NUMBER
@@ -17,6 +19,7 @@ QUANTILES = (0.5, 0.9, 0.99)
 THIRD = 8
 HALF = 12
 FULL = 24
+GRAPH_HEIGHT = 8
 
 _STATE_COLOURS = (Colour.GOOD, Colour.WARNING, Colour.BAD, Colour.BAD, Colour.NEUTRAL)
 BREAKER_STATES = tuple(
@@ -50,6 +53,49 @@ def graph(
     )
 
 
-def quantile_lines(histogram: MetricSpec, *shares: float) -> tuple[Query, ...]:
-    """One line per quantile, called p50, p90 and so on."""
-    return tuple(Query(expr=quantile(share, histogram), legend=f"p{share * 100:g}") for share in shares or QUANTILES)
+def graphs(*panels: Panel) -> Row:
+    """A row of panels that are as high as a graph."""
+    return Row(height=GRAPH_HEIGHT, panels=panels)
+
+
+def quantiles(title: str, description: str, histogram: MetricSpec, *limits: Query) -> Panel:
+    """A histogram of seconds as lines called p50, p90 and so on, with the limits on them."""
+    lines = (Query(expr=quantile(share, histogram), legend=f"p{share * 100:g}") for share in QUANTILES)
+    return graph(title, description, Unit.SECONDS, *lines, *limits)
+
+
+def rates(
+    title: str, description: str, counter: MetricSpec, label: str, unit: Unit = Unit.EVENTS_PER_S, *, is_stacked: bool
+) -> Panel:
+    """A counter per second, one line for each value of a label."""
+    query = Query(expr=rate(counter, by=(label,)), legend=f"{{{{{label}}}}}")
+    return graph(title, description, unit, query, is_stacked=is_stacked)
+
+
+def levels(
+    title: str,
+    description: str,
+    gauge: MetricSpec,
+    label: str,
+    unit: Unit = Unit.COUNT,
+    *,
+    operator: str,
+    thresholds: Thresholds = Thresholds(),  # noqa: B008 (frozen)
+    maximum: float | None = None,
+) -> Panel:
+    """A gauge, one line for each value of a label; `operator` joins gateways, `max` or `sum`."""
+    query = Query(expr=aggregate(operator, select(gauge), (label,)), legend=f"{{{{{label}}}}}")
+    return graph(title, description, unit, query, thresholds=thresholds, maximum=maximum)
+
+
+def table(title: str, description: str, labels: Mapping[str, str], *columns: Column, width: int) -> Panel:
+    """A table with a line for each set of label values; `labels` are their headings."""
+    return Panel(
+        kind=Kind.TABLE,
+        title=title,
+        description=description,
+        unit=Unit.COUNT,
+        width=width,
+        label_titles=labels,
+        columns=columns,
+    )

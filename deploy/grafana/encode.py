@@ -17,7 +17,6 @@ from deploy.grafana.model import (
     Place,
     Query,
     State,
-    TextVariable,
     Thresholds,
 )
 
@@ -28,6 +27,8 @@ DATASOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}
 NO_TRAFFIC = "no traffic"
 """What a panel shows for NaN: a quantile or a ratio of nothing."""
 TAG = "tidegate"
+BY_NAME, BY_QUERY = "byName", "byFrameRefID"
+"""What an override is for: series of a name, or all series of a query."""
 
 
 def encode(dashboard: Dashboard) -> Json:
@@ -66,27 +67,23 @@ def _datasource_variable() -> Json:
     return {"type": "datasource", "name": "datasource", "label": "Data source", "query": "prometheus", "hide": 0}
 
 
-def _variable(variable: LabelVariable | TextVariable) -> Json:
-    common = {"name": variable.name, "label": variable.title, "hide": 0}
-    match variable:
-        case LabelVariable(metric=metric, label=label):
-            query = f"label_values({metric}, {label})"
-            return {
-                **common,
-                "type": "query",
-                "datasource": DATASOURCE,
-                "definition": query,
-                "query": {"query": query, "refId": "labels"},
-                "refresh": 2,
-                "sort": 1,
-                "multi": True,
-                "includeAll": True,
-                "allValue": ".*",
-                "current": {"selected": True, "text": ["All"], "value": ["$__all"]},
-            }
-        case TextVariable(default=default):
-            option = {"selected": True, "text": default, "value": default}
-            return {**common, "type": "textbox", "query": default, "current": option, "options": [option]}
+def _variable(variable: LabelVariable) -> Json:
+    query = f"label_values({variable.metric}, {variable.label})"
+    return {
+        "name": variable.name,
+        "label": variable.title,
+        "hide": 0,
+        "type": "query",
+        "datasource": DATASOURCE,
+        "definition": query,
+        "query": {"query": query, "refId": "labels"},
+        "refresh": 2,
+        "sort": 1,
+        "multi": True,
+        "includeAll": True,
+        "allValue": ".*",
+        "current": {"selected": True, "text": ["All"], "value": ["$__all"]},
+    }
 
 
 def _panel(number: int, panel: Panel, place: Place) -> Json:
@@ -172,18 +169,20 @@ def _custom(panel: Panel) -> Json:
 
 
 def _overrides(panel: Panel) -> list[Json]:
-    limits = [_limit_override(query.legend) for query in panel.queries if query.is_limit]
+    queries = zip(ascii_uppercase, panel.queries, strict=False)
+    limits = [_limit_override(letter) for letter, query in queries if query.is_limit]
     return limits + [_column_override(column) for column in panel.columns]
 
 
-def _limit_override(legend: str) -> Json:
+def _limit_override(ref_id: str) -> Json:
     properties = {
         "color": {"mode": "fixed", "fixedColor": "red"},
         "custom.lineStyle": {"fill": "dash", "dash": [8, 6]},
         "custom.fillOpacity": 0,
         "custom.stacking": {"mode": "none"},
     }
-    return _override(legend, properties)
+    # By query and not by name: its legend may hold labels.
+    return _override(BY_QUERY, ref_id, properties)
 
 
 def _column_override(column: Column) -> Json:
@@ -191,12 +190,12 @@ def _column_override(column: Column) -> Json:
     if column.states:
         properties["mappings"] = _mappings(column.states)
         properties["custom.cellOptions"] = {"type": "color-text"}
-    return _override(column.title, properties)
+    return _override(BY_NAME, column.title, properties)
 
 
-def _override(name: str, properties: Json) -> Json:
+def _override(matcher: str, options: str, properties: Json) -> Json:
     listed = [{"id": key, "value": value} for key, value in properties.items()]
-    return {"matcher": {"id": "byName", "options": name}, "properties": listed}
+    return {"matcher": {"id": matcher, "options": options}, "properties": listed}
 
 
 def _options(kind: Kind) -> Json:

@@ -145,15 +145,6 @@ class LabelVariable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextVariable:
-    """A number that the viewer types in."""
-
-    name: str
-    title: str
-    default: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """A panel's place in the grid."""
 
@@ -170,7 +161,7 @@ class Dashboard:
     uid: str
     title: str
     description: str
-    variables: tuple[LabelVariable | TextVariable, ...]
+    variables: tuple[LabelVariable, ...]
     rows: tuple[Row, ...]
 
     def placed(self) -> Iterator[tuple[Panel, Place]]:

@@ -33,7 +33,7 @@ DPI = 100
 GAP_PX = 4
 PAGE = "#111217"
 PANEL = "#181b1f"
-PNG_COLOURS = 96
+PNG_COLOURS = 192
 """Enough for flat colours, and a quarter of the bytes."""
 MADE_BY = "drawn by the previewer, not by Grafana"
 

@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
+from matplotlib.dates import AutoDateLocator
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from deploy.grafana.encode import BY_QUERY
 from deploy.grafana.preview_values import COLOURS, PALETTE, mapped, text, threshold_colour
 from deploy.grafana.results import Series
 
@@ -45,20 +47,28 @@ def draw(axes: Axes, panel: Json, found: Found, *, start_s: float, end_s: float)
 
 def _time_series(axes: Axes, panel: Json, found: Found) -> None:
     defaults = panel["fieldConfig"]["defaults"]
-    limits = {override["matcher"]["options"] for override in panel["fieldConfig"]["overrides"]}
-    lines = sorted((series for answers in found for series in answers), key=lambda series: series.name)
-    measured = [series for series in lines if series.name not in limits]
+    measured, limits = _measured_and_limits(panel, found)
     if defaults["custom"]["stacking"]["mode"] == "normal":
         _stack(axes, measured)
     else:
         for series, colour in zip(measured, cycle(PALETTE), strict=False):
             axes.plot(*_points(series), color=colour, lw=1.2, label=series.name)
-    for series in lines:
-        if series.name in limits:
-            axes.plot(*_points(series), color=COLOURS["red"], lw=1.1, ls=(0, (5, 4)), label=series.name)
+    for series in limits:
+        axes.plot(*_points(series), color=COLOURS["red"], lw=1.1, ls=(0, (5, 4)), label=series.name)
     _threshold_lines(axes, defaults)
     _scale(axes, defaults)
     _legend(axes)
+
+
+def _measured_and_limits(panel: Json, found: Found) -> tuple[list[Series], list[Series]]:
+    """The series of a panel by name; those of a query that has an override of its own are limits."""
+    matchers = [override["matcher"] for override in panel["fieldConfig"]["overrides"]]
+    limit_queries = {matcher["options"] for matcher in matchers if matcher["id"] == BY_QUERY}
+    measured: list[Series] = []
+    limits: list[Series] = []
+    for target, answer in zip(panel["targets"], found, strict=True):
+        (limits if target["refId"] in limit_queries else measured).extend(answer)
+    return sorted(measured, key=lambda series: series.name), sorted(limits, key=lambda series: series.name)
 
 
 def _points(series: Series) -> tuple[Times, Times]:
@@ -115,7 +125,7 @@ def _scale(axes: Axes, defaults: Json) -> None:
 
 
 def _time_axis(axes: Axes) -> None:
-    axes.xaxis.set_major_locator(MaxNLocator(6))
+    axes.xaxis.set_major_locator(AutoDateLocator(tz=UTC, minticks=4, maxticks=8))  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_formatter(FuncFormatter(lambda days, _: _clock(days)))
     axes.margins(x=0)
     axes.tick_params(colors=DIM, labelsize=SMALL, length=0)

@@ -47,7 +47,7 @@ def _thousands(value: float, suffix: str) -> str:
 
 def _digits(value: float) -> str:
     """Three figures, without an exponent or trailing zeros."""
-    decimals = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
+    decimals = max(0, 2 - math.floor(math.log10(abs(value)))) if value else 0
     written = f"{value:.{decimals}f}"
     return written.rstrip("0").rstrip(".") if decimals else written
 

@@ -4,7 +4,18 @@ The rule of this module: choices come first, then how good their inputs were (pr
 did to the workers, then the gateway's own health.
 """
 
-from deploy.grafana.common import BREAKER_STATES, INSTANCE, MODEL, THIRD, graph, quantile_lines
+from deploy.grafana.common import (
+    BREAKER_STATES,
+    INSTANCE,
+    MODEL,
+    THIRD,
+    graph,
+    graphs,
+    levels,
+    quantiles,
+    rates,
+    table,
+)
 from deploy.grafana.model import (
     Colour,
     Column,
@@ -19,8 +30,6 @@ from deploy.grafana.model import (
 )
 from deploy.grafana.promql import WINDOW, aggregate, increase, mean, rate, select, total
 from gateway.telemetry import metrics
-
-HEIGHT = 8
 
 ENGINE_HITS = "vllm:prefix_cache_hits_total"
 ENGINE_QUERIES = "vllm:prefix_cache_queries_total"
@@ -42,16 +51,13 @@ def build() -> Dashboard:
         title="Tidegate routing decisions",
         description="Paths, workers and reasons of Tidegate's decisions, and the signals that they were made from.",
         variables=(INSTANCE, MODEL),
-        rows=tuple(
-            Row(height=HEIGHT, panels=panels)
-            for panels in (_choices(), _inputs(), _failures(), _workers(), _balance(), _gateway())
-        ),
+        rows=(_choices(), _inputs(), _failures(), _workers(), _balance(), _gateway()),
     )
 
 
-def _choices() -> tuple[Panel, ...]:
+def _choices() -> Row:
     by_path, all_paths = rate(metrics.PATHS, by=("path",)), rate(metrics.PATHS)
-    return (
+    return graphs(
         graph(
             "Path mix",
             "Share of decisions by path: local prefills on the decode worker, remote on a prefill worker.",
@@ -86,9 +92,9 @@ def _selection_share() -> Panel:
     )
 
 
-def _inputs() -> tuple[Panel, ...]:
+def _inputs() -> Row:
     engine_hits, engine_queries = (total(f"rate({name}[{WINDOW}])") for name in (ENGINE_HITS, ENGINE_QUERIES))
-    return (
+    return graphs(
         graph(
             "Prefix hits: predicted and actual",
             "Mean share of a prompt that the chosen worker was thought to hold, that it reported as cached, and the "
@@ -100,34 +106,30 @@ def _inputs() -> tuple[Panel, ...]:
             Query(expr=f"{engine_hits} / {engine_queries}", legend="engines, by tokens"),
             maximum=1.0,
         ),
-        graph(
-            "Decision time",
-            "How long the core took to route a request or to refuse it.",
-            Unit.SECONDS,
-            *quantile_lines(metrics.DECISION),
-        ),
-        graph(
+        quantiles("Decision time", "How long the core took to route a request or to refuse it.", metrics.DECISION),
+        quantiles(
             "Prefill leg",
             "How long prefill workers took to answer, for requests on the remote path. It is a part of their TTFT.",
-            Unit.SECONDS,
-            *quantile_lines(metrics.PREFILL_LEG),
+            metrics.PREFILL_LEG,
         ),
     )
 
 
-def _failures() -> tuple[Panel, ...]:
-    return (
-        graph(
+def _failures() -> Row:
+    return graphs(
+        rates(
             "Retries by cause",
             "Attempts given up for another one, before the client saw anything. A flat zero is good.",
-            Unit.EVENTS_PER_S,
-            Query(expr=rate(metrics.RETRIES, by=("cause",)), legend="{{cause}}"),
+            metrics.RETRIES,
+            "cause",
+            is_stacked=False,
         ),
-        graph(
+        rates(
             "Upstream errors by kind",
             "Failed legs of all workers, retried or not. A flat zero is good.",
-            Unit.EVENTS_PER_S,
-            Query(expr=rate(metrics.UPSTREAM_ERRORS, by=("kind",)), legend="{{kind}}"),
+            metrics.UPSTREAM_ERRORS,
+            "kind",
+            is_stacked=False,
         ),
         Panel(
             kind=Kind.STATE_TIMELINE,
@@ -142,38 +144,43 @@ def _failures() -> tuple[Panel, ...]:
     )
 
 
-def _workers() -> tuple[Panel, ...]:
-    return (
-        graph(
+def _workers() -> Row:
+    return graphs(
+        levels(
             "KV cache used",
             "Share of each worker's KV cache in use. Above 0.9 engines begin to preempt.",
+            metrics.WORKER_KV_USED,
+            "worker",
             Unit.RATIO,
-            _per_worker(metrics.WORKER_KV_USED, "max"),
+            operator="max",
             thresholds=KV_COLOURS,
             maximum=1.0,
         ),
-        graph(
+        levels(
             "Engine queue",
             "Requests waiting inside each engine, from its last fresh sample.",
-            Unit.COUNT,
-            _per_worker(metrics.WORKER_QUEUE_DEPTH, "max"),
+            metrics.WORKER_QUEUE_DEPTH,
+            "worker",
+            operator="max",
         ),
-        graph(
+        levels(
             "Sample age",
             "Age of the last sample of each worker's own metrics. Past the dashed line (fleet.sample_max_age_s by "
             "default) the gateway decides by its own books alone.",
+            metrics.WORKER_SAMPLE_AGE,
+            "worker",
             Unit.SECONDS,
-            _per_worker(metrics.WORKER_SAMPLE_AGE, "max"),
+            operator="max",
             thresholds=AGE_COLOURS,
         ),
     )
 
 
-def _balance() -> tuple[Panel, ...]:
+def _balance() -> Row:
     smooth = f"avg_over_time({select(metrics.WORKER_INFLIGHT_TOKENS)}[{WINDOW}])"
     per_worker = total(smooth, ("role", "worker"))
     spread, middle = (aggregate(operator, per_worker, ("role",)) for operator in ("stddev", "avg"))
-    return (
+    return graphs(
         graph(
             "Load spread",
             "Standard deviation of the tokens in flight per worker over their mean, by role, "
@@ -181,34 +188,33 @@ def _balance() -> tuple[Panel, ...]:
             Unit.RATIO,
             Query(expr=f"{spread} / ({middle} > 0)", legend="{{role}}"),
         ),
-        graph(
+        levels(
             "Tokens in flight",
             "KV tokens that requests in flight hold or have reserved, by worker, over all gateways shown.",
-            Unit.COUNT,
-            _per_worker(metrics.WORKER_INFLIGHT_TOKENS, "sum"),
+            metrics.WORKER_INFLIGHT_TOKENS,
+            "worker",
+            operator="sum",
         ),
-        graph(
+        levels(
             "Prefix index",
             "Prompt blocks that the gateways remember, over all workers. It is bounded, and flat once full.",
-            Unit.COUNT,
-            Query(expr=total(select(metrics.PREFIX_BLOCKS), ("instance",)), legend="{{instance}}"),
+            metrics.PREFIX_BLOCKS,
+            "instance",
+            operator="sum",
         ),
     )
 
 
-def _per_worker(metric: metrics.MetricSpec, operator: str) -> Query:
-    return Query(expr=aggregate(operator, select(metric), ("worker",)), legend="{{worker}}")
-
-
-def _gateway() -> tuple[Panel, ...]:
-    lag = aggregate("max", select(metrics.EVENT_LOOP_LAG), ("stat",))
-    return (
-        graph(
+def _gateway() -> Row:
+    return graphs(
+        levels(
             "Event-loop lag",
             "How late the event loop ran its timers, the worst gateway. Above the dashed line the gateway itself "
             "delays tokens.",
+            metrics.EVENT_LOOP_LAG,
+            "stat",
             Unit.SECONDS,
-            Query(expr=lag, legend="{{stat}}"),
+            operator="max",
             thresholds=LAG_COLOURS,
         ),
         graph(
@@ -218,17 +224,11 @@ def _gateway() -> tuple[Panel, ...]:
             Query(expr=rate(metrics.DECISION_LOG_RECORDS), legend="written"),
             Query(expr=rate(metrics.DECISION_LOG_DROPPED), legend="lost"),
         ),
-        _policy(),
-    )
-
-
-def _policy() -> Panel:
-    return Panel(
-        kind=Kind.TABLE,
-        title="Policy in force",
-        description="How many gateways run which version of which policy; more than one line is a roll-out under way.",
-        unit=Unit.COUNT,
-        width=THIRD,
-        label_titles={"policy": "Policy", "version": "Version"},
-        columns=(Column(title="Gateways", expr=total(select(metrics.POLICY_INFO), ("policy", "version"))),),
+        table(
+            "Policy in force",
+            "How many gateways run which version of which policy; more than one line is a roll-out under way.",
+            {"policy": "Policy", "version": "Version"},
+            Column(title="Gateways", expr=total(select(metrics.POLICY_INFO), ("policy", "version"))),
+            width=THIRD,
+        ),
     )

@@ -11,7 +11,11 @@ from deploy.grafana.common import (
     MODEL,
     SLO,
     graph,
-    quantile_lines,
+    graphs,
+    levels,
+    quantiles,
+    rates,
+    table,
 )
 from deploy.grafana.model import (
     Colour,
@@ -21,22 +25,17 @@ from deploy.grafana.model import (
     Panel,
     Query,
     Row,
-    TextVariable,
     Threshold,
     Thresholds,
     Unit,
 )
 from deploy.grafana.promql import WINDOW, aggregate, increase, quantile, rate, select, total
 from gateway.telemetry import metrics
+from gateway.telemetry.labels import MissedBound
 
 TILE = 4
 TILE_HEIGHT = 4
-GRAPH_HEIGHT = 8
 TABLE_HEIGHT = 7
-
-OBJECTIVE = TextVariable(name="objective", title="Objective", default="0.99")
-TTFT_BOUND = TextVariable(name="ttft_bound_s", title="TTFT bound (s)", default="2")
-TPOT_BOUND = TextVariable(name="tpot_bound_s", title="TPOT bound (s)", default="0.04")
 
 FAST_BURN = 14.4
 """Spends 2 % of a 30-day budget in one hour; the same number pages in `deploy/prometheus/rules.yml`."""
@@ -64,13 +63,13 @@ def build() -> Dashboard:
         uid="tidegate-slo",
         title="Tidegate SLO overview",
         description="SLO attainment, latency, load and errors of Tidegate gateways, and the state of their workers.",
-        variables=(INSTANCE, MODEL, SLO, OBJECTIVE, TTFT_BOUND, TPOT_BOUND),
+        variables=(INSTANCE, MODEL, SLO),
         rows=(
             Row(height=TILE_HEIGHT, panels=_tiles()),
-            Row(height=GRAPH_HEIGHT, panels=_objective()),
-            Row(height=GRAPH_HEIGHT, panels=_first_and_next_tokens()),
-            Row(height=GRAPH_HEIGHT, panels=_load()),
-            Row(height=GRAPH_HEIGHT, panels=_trouble()),
+            _objective(),
+            _first_and_next_tokens(),
+            _load(),
+            _trouble(),
             Row(height=TABLE_HEIGHT, panels=(_workers(),)),
         ),
     )
@@ -130,18 +129,17 @@ def _tile(title: str, description: str, unit: Unit, expr: str, thresholds: Thres
     )
 
 
-def _objective() -> tuple[Panel, ...]:
+def _objective() -> Row:
     by = ("slo", "path")
     met, missed = rate(metrics.SLO_ATTAINED, by=by), rate(metrics.SLO_MISSED, by=by)
     worst = aggregate("max", select(metrics.SLO_BURN_RATE), ("slo", "window"))
-    return (
+    return graphs(
         graph(
             "SLO attainment by class and path",
-            "Share of judged requests that met their SLO. The dashed line is the objective typed in above; it should "
-            "be the gateway's slo.objective.",
+            "Share of judged requests that met their SLO. The dashed line is the gateways' objective.",
             Unit.RATIO,
             Query(expr=f"{met} / ({met} + {missed})", legend="{{slo}} {{path}}"),
-            Query(expr="vector($objective)", legend="objective", is_limit=True),
+            Query(expr=aggregate("max", select(metrics.SLO_OBJECTIVE)), legend="objective", is_limit=True),
             width=HALF,
             maximum=1.0,
         ),
@@ -157,65 +155,64 @@ def _objective() -> tuple[Panel, ...]:
     )
 
 
-def _first_and_next_tokens() -> tuple[Panel, ...]:
-    return (
-        graph(
+def _first_and_next_tokens() -> Row:
+    return graphs(
+        quantiles(
             "Time to first token",
-            "From a request's arrival to the first content sent to the client. The dashed line is the bound typed in "
-            "above.",
-            Unit.SECONDS,
-            *quantile_lines(metrics.TTFT),
-            Query(expr="vector($ttft_bound_s)", legend="SLO", is_limit=True),
+            "From a request's arrival to the first content sent to the client. The dashed lines are the bounds of the "
+            "SLO classes.",
+            metrics.TTFT,
+            _bound(MissedBound.TTFT),
         ),
-        graph(
+        quantiles(
             "Time per output token",
-            "A stream's mean time per token after the first. The dashed line is the bound typed in above.",
-            Unit.SECONDS,
-            *quantile_lines(metrics.TPOT),
-            Query(expr="vector($tpot_bound_s)", legend="SLO", is_limit=True),
+            "A stream's mean time per token after the first. The dashed lines are the bounds of the SLO classes.",
+            metrics.TPOT,
+            _bound(MissedBound.TPOT),
         ),
-        graph(
+        quantiles(
             "Inter-token latency",
             "Between one content event of a stream and the next. A p99 far above p50 means that streams stall, for "
             "example behind prefills on the same worker.",
-            Unit.SECONDS,
-            *quantile_lines(metrics.ITL),
+            metrics.ITL,
         ),
     )
 
 
-def _load() -> tuple[Panel, ...]:
-    return (
-        graph(
+def _bound(bound: MissedBound) -> Query:
+    expr = aggregate("max", select(metrics.SLO_BOUND, f'bound="{bound}"'), ("slo",))
+    return Query(expr=expr, legend="SLO {{slo}}", is_limit=True)
+
+
+def _load() -> Row:
+    return graphs(
+        quantiles(
             "Request duration",
             "From a request's arrival to its last byte or its failure, whatever its outcome.",
-            Unit.SECONDS,
-            *quantile_lines(metrics.REQUEST_DURATION),
+            metrics.REQUEST_DURATION,
         ),
-        graph(
+        rates(
             "Requests by outcome",
             "Requests that ended, per second.",
+            metrics.REQUESTS,
+            "outcome",
             Unit.REQUESTS_PER_S,
-            Query(expr=rate(metrics.REQUESTS, by=("outcome",)), legend="{{outcome}}"),
             is_stacked=True,
         ),
-        graph(
+        rates(
             "Tokens",
             "As the workers reported them. Cached tokens are a part of the input tokens.",
+            metrics.TOKENS,
+            "type",
             Unit.TOKENS_PER_S,
-            Query(expr=rate(metrics.TOKENS, by=("type",)), legend="{{type}}"),
+            is_stacked=False,
         ),
     )
 
 
-def _trouble() -> tuple[Panel, ...]:
-    return (
-        graph(
-            "In flight",
-            "Requests being served, by model.",
-            Unit.COUNT,
-            Query(expr=total(select(metrics.INFLIGHT), ("model",)), legend="{{model}}"),
-        ),
+def _trouble() -> Row:
+    return graphs(
+        levels("In flight", "Requests being served, by model.", metrics.INFLIGHT, "model", operator="sum"),
         graph(
             "Errors and refusals",
             "Requests that failed, by outcome, and why the router refused some. A flat zero is good.",
@@ -223,11 +220,12 @@ def _trouble() -> tuple[Panel, ...]:
             Query(expr=rate(metrics.REQUESTS, FAILED, by=("outcome",)), legend="{{outcome}}"),
             Query(expr=rate(metrics.REFUSALS, by=("reason",)), legend="refused: {{reason}}"),
         ),
-        graph(
+        rates(
             "Missed SLOs by bound",
             "Which bound the misses went over. TTFT points at prefill and queues, TPOT at decode batches.",
+            metrics.SLO_MISSED,
+            "bound",
             Unit.REQUESTS_PER_S,
-            Query(expr=rate(metrics.SLO_MISSED, by=("bound",)), legend="{{bound}}"),
             is_stacked=True,
         ),
     )
@@ -242,21 +240,17 @@ def _workers() -> Panel:
     # The role of a selection is the leg, not the worker's own: so it is summed over legs and given the worker's.
     selections = total(f"rate({select(metrics.WORKER_SELECTED)}[{WINDOW}])", ("worker",))
     per_worker = f"{worst(metrics.WORKER_BREAKER)} * 0 + on(worker) group_left() {selections}"
-    return Panel(
-        kind=Kind.TABLE,
-        title="Workers",
-        description="As the gateways see them. Queue, KV and sample age are the worst that any gateway saw; an empty "
-        "cell means that the worker does not tell.",
-        unit=Unit.COUNT,
+    return table(
+        "Workers",
+        "As the gateways see them. Queue, KV and sample age are the worst that any gateway saw; an empty cell means "
+        "that the worker does not tell.",
+        {"worker": "Worker", "role": "Role"},
+        Column(title="State", expr=worst(metrics.WORKER_BREAKER), states=BREAKER_STATES),
+        Column(title="In flight", expr=total(select(metrics.WORKER_INFLIGHT_REQUESTS), by)),
+        Column(title="Tokens in flight", expr=total(select(metrics.WORKER_INFLIGHT_TOKENS), by)),
+        Column(title="Queue", expr=worst(metrics.WORKER_QUEUE_DEPTH)),
+        Column(title="KV used", expr=worst(metrics.WORKER_KV_USED), unit=Unit.RATIO),
+        Column(title="Sample age", expr=worst(metrics.WORKER_SAMPLE_AGE), unit=Unit.SECONDS),
+        Column(title="Selections", expr=per_worker, unit=Unit.EVENTS_PER_S),
         width=FULL,
-        label_titles={"worker": "Worker", "role": "Role"},
-        columns=(
-            Column(title="State", expr=worst(metrics.WORKER_BREAKER), states=BREAKER_STATES),
-            Column(title="In flight", expr=total(select(metrics.WORKER_INFLIGHT_REQUESTS), by)),
-            Column(title="Tokens in flight", expr=total(select(metrics.WORKER_INFLIGHT_TOKENS), by)),
-            Column(title="Queue", expr=worst(metrics.WORKER_QUEUE_DEPTH)),
-            Column(title="KV used", expr=worst(metrics.WORKER_KV_USED), unit=Unit.RATIO),
-            Column(title="Sample age", expr=worst(metrics.WORKER_SAMPLE_AGE), unit=Unit.SECONDS),
-            Column(title="Selections", expr=per_worker, unit=Unit.EVENTS_PER_S),
-        ),
     )

@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 
 from gateway import __version__
 from gateway.api.admin_views import PolicyView, WorkerView, masked_settings, policy_view, worker_views
-from gateway.api.asgi import AsgiApp, Receive, Scope, Send, send_error
+from gateway.api.asgi import AsgiApp, Receive, Scope, Send
 from gateway.api.auth import Keyring, RequireKey
 from gateway.api.explanation import explain
 from gateway.api.routes import add_errors, error_response
@@ -217,7 +217,7 @@ class _LocalCallsOnly:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and not self._keyring() and not _comes_from_here(dict(scope["headers"])):
             message = "Without auth.keys the admin application answers only calls to a loopback name of this machine."
-            await send_error(send, _error(403, message, "not_local"), [])
+            await error_response(_error(403, message, "not_local"))(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 

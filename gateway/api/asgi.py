@@ -68,11 +68,6 @@ async def _read_off(receive: Receive) -> None:
                     return
 
 
-async def send_error(send: Send, error: ApiError, headers: Headers) -> None:
-    """Answer with an error in OpenAI's shape."""
-    await send_json(send, error.status, [*api_errors.response_headers(error), *headers], api_errors.body(error))
-
-
 async def send_json(send: Send, status: int, headers: Headers, body: bytes) -> None:
     """Answer with a whole body; `headers` hold its type."""
     head = [*headers, (b"content-length", b"%d" % len(body))]

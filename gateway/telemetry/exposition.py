@@ -35,6 +35,7 @@ class GatewayCollector(Collector):
         """All declared metrics as of now; series of workers that left are dropped first."""
         workers = self._readers.state.workers()
         self._metrics.follow_workers(worker.worker_id for worker in workers)
+        self._metrics.follow_slos(self._readers.state.slos())
         families = {spec: _empty(spec) for spec in METRICS}
         for spec, samples in self._metrics.samples().items():
             families[spec].samples.extend(samples)

@@ -28,13 +28,6 @@ class MetricType(StrEnum):
     HISTOGRAM = "histogram"
 
 
-class SloBound(StrEnum):
-    """Which bound of every configured SLO is added to a histogram's boundaries."""
-
-    TTFT = "ttft"
-    TPOT = "tpot"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricSpec:
     """One metric: its name without the prefix, what it says, and its shape."""
@@ -45,7 +38,6 @@ class MetricSpec:
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
     """Boundaries of a histogram; empty for the others."""
-    slo_bound: SloBound | None = None
 
     @property
     def full_name(self) -> str:
@@ -66,17 +58,8 @@ def _gauge(name: str, help_: str, *labels: str) -> MetricSpec:
     return MetricSpec(name=name, type=MetricType.GAUGE, help=help_, labels=labels)
 
 
-def _histogram(
-    name: str, help_: str, *labels: str, buckets: tuple[float, ...], slo_bound: SloBound | None = None
-) -> MetricSpec:
-    return MetricSpec(
-        name=name,
-        type=MetricType.HISTOGRAM,
-        help=help_,
-        labels=labels,
-        buckets=buckets,
-        slo_bound=slo_bound,
-    )
+def _histogram(name: str, help_: str, *labels: str, buckets: tuple[float, ...]) -> MetricSpec:
+    return MetricSpec(name=name, type=MetricType.HISTOGRAM, help=help_, labels=labels, buckets=buckets)
 
 
 REQUESTS = _counter(
@@ -95,21 +78,18 @@ TTFT = _histogram(
     "From a request's arrival to the first content sent to the client.",
     "model", "path",
     buckets=TTFT_BUCKETS_S,
-    slo_bound=SloBound.TTFT,
 )  # fmt: skip
 ITL = _histogram(
     "itl_seconds",
     "Between one content event of a stream and the next.",
     "model",
     buckets=TPOT_BUCKETS_S,
-    slo_bound=SloBound.TPOT,
 )
 TPOT = _histogram(
     "tpot_seconds",
     "A stream's mean time per output token after the first.",
     "model", "path",
     buckets=TPOT_BUCKETS_S,
-    slo_bound=SloBound.TPOT,
 )  # fmt: skip
 PREFILL_LEG = _histogram(
     "prefill_leg_seconds",
@@ -154,6 +134,12 @@ SLO_MISSED = _counter(
     "slo_missed_total",
     "Routed requests that missed their SLO, by the bound that was missed.",
     "slo", "path", "bound",
+)  # fmt: skip
+SLO_OBJECTIVE = _gauge("slo_objective", "Share of judged requests that should meet their SLO, as set now.")
+SLO_BOUND = _gauge(
+    "slo_bound_seconds",
+    "Bounds of every SLO class, as set now; a bound that does not apply has no series.",
+    "slo", "bound",
 )  # fmt: skip
 SLO_BURN_RATE = _gauge(
     "slo_burn_rate",

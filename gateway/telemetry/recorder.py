@@ -20,7 +20,6 @@ from gateway.core.types import (
     WorkerId,
 )
 from gateway.telemetry import metrics
-from gateway.telemetry.buckets import with_thresholds
 from gateway.telemetry.labels import (
     MODEL_CAP,
     NO_MODEL,
@@ -31,7 +30,7 @@ from gateway.telemetry.labels import (
     TokenType,
     UpstreamErrorKind,
 )
-from gateway.telemetry.metrics import MetricSpec, SloBound
+from gateway.telemetry.metrics import MetricSpec
 from gateway.telemetry.series import CounterSeries, Family, GaugeSeries, HistogramSeries
 
 AnyFamily = Family[CounterSeries] | Family[GaugeSeries] | Family[HistogramSeries]
@@ -40,24 +39,22 @@ AnyFamily = Family[CounterSeries] | Family[GaugeSeries] | Family[HistogramSeries
 class Metrics:
     """The gateway's counters and histograms since its start.
 
-    `slos` are the configured objectives: their bounds become histogram boundaries and their series start at
-    zero. All methods are called on the event loop's thread.
+    `slos` are the configured objectives, as for `follow_slos`. All methods are called on the event loop's thread.
     """
 
     def __init__(self, *, slos: Iterable[SloTarget] = (), model_cap: int = MODEL_CAP) -> None:
-        slos = tuple(slos)
         self._models: Final = LabelCap(model_cap)
         self._begun: Final[set[str]] = set()
         self._families: Final[dict[MetricSpec, AnyFamily]] = {}
         self._requests: Final = self._counter(metrics.REQUESTS)
-        self._duration: Final = self._histogram(metrics.REQUEST_DURATION, slos)
-        self._ttft: Final = self._histogram(metrics.TTFT, slos)
-        self._itl: Final = self._histogram(metrics.ITL, slos)
-        self._tpot: Final = self._histogram(metrics.TPOT, slos)
-        self._prefill_leg: Final = self._histogram(metrics.PREFILL_LEG, slos)
-        self._decision: Final = self._histogram(metrics.DECISION, slos).labels()
-        self._predicted_hit: Final = self._histogram(metrics.PREDICTED_HIT, slos).labels()
-        self._actual_cached: Final = self._histogram(metrics.ACTUAL_CACHED, slos).labels()
+        self._duration: Final = self._histogram(metrics.REQUEST_DURATION)
+        self._ttft: Final = self._histogram(metrics.TTFT)
+        self._itl: Final = self._histogram(metrics.ITL)
+        self._tpot: Final = self._histogram(metrics.TPOT)
+        self._prefill_leg: Final = self._histogram(metrics.PREFILL_LEG)
+        self._decision: Final = self._histogram(metrics.DECISION).labels()
+        self._predicted_hit: Final = self._histogram(metrics.PREDICTED_HIT).labels()
+        self._actual_cached: Final = self._histogram(metrics.ACTUAL_CACHED).labels()
         self._tokens: Final = self._counter(metrics.TOKENS)
         self._inflight: Final = self._gauge(metrics.INFLIGHT)
         self._paths: Final = self._counter(metrics.PATHS)
@@ -67,7 +64,8 @@ class Metrics:
         self._upstream_errors: Final = self._counter(metrics.UPSTREAM_ERRORS)
         self._slo_attained: Final = self._counter(metrics.SLO_ATTAINED)
         self._slo_missed: Final = self._counter(metrics.SLO_MISSED)
-        self._start_at_zero(slos)
+        self._start_at_zero()
+        self.follow_slos(slos)
 
     def record(
         self,
@@ -119,6 +117,14 @@ class Metrics:
         for worker in sorted(known):
             for kind in UpstreamErrorKind:
                 self._upstream_errors.labels(worker, kind)
+
+    def follow_slos(self, slos: Iterable[SloTarget]) -> None:
+        """Let the counts of these SLOs start at zero where there are none yet; those of other SLOs stay."""
+        for slo in slos:
+            for path in Path:
+                self._slo_attained.labels(slo.name, path)
+                for bound in MissedBound:
+                    self._slo_missed.labels(slo.name, path, bound)
 
     def samples(self) -> Mapping[MetricSpec, Iterator[Sample]]:
         """Every series by metric, read as the iterators run."""
@@ -187,16 +193,11 @@ class Metrics:
                     self._requests.labels(label, served, path, kind)
         return label
 
-    def _start_at_zero(self, slos: Iterable[SloTarget]) -> None:
+    def _start_at_zero(self) -> None:
         for refusal in RefusalKind:
             self._refusals.labels(refusal)
         for cause in UpstreamErrorKind:
             self._retries.labels(cause)
-        for slo in slos:
-            for path in Path:
-                self._slo_attained.labels(slo.name, path)
-                for bound in MissedBound:
-                    self._slo_missed.labels(slo.name, path, bound)
 
     def _counter(self, spec: MetricSpec) -> Family[CounterSeries]:
         family = Family(spec.full_name, spec.labels, CounterSeries)
@@ -208,9 +209,8 @@ class Metrics:
         self._families[spec] = family
         return family
 
-    def _histogram(self, spec: MetricSpec, slos: tuple[SloTarget, ...]) -> Family[HistogramSeries]:
-        bounds = _boundaries(spec, slos)
-        family = Family(spec.full_name, spec.labels, lambda: HistogramSeries(bounds))
+    def _histogram(self, spec: MetricSpec) -> Family[HistogramSeries]:
+        family = Family(spec.full_name, spec.labels, lambda: HistogramSeries(spec.buckets))
         self._families[spec] = family
         return family
 
@@ -233,13 +233,3 @@ def missed_bound(slo: SloTarget, outcome: Outcome) -> MissedBound:
 
 def _over(value: float | None, bound: float | None) -> bool:
     return value is not None and bound is not None and value > bound
-
-
-def _boundaries(spec: MetricSpec, slos: Iterable[SloTarget]) -> tuple[float, ...]:
-    match spec.slo_bound:
-        case SloBound.TTFT:
-            return with_thresholds(spec.buckets, (slo.ttft_s for slo in slos))
-        case SloBound.TPOT:
-            return with_thresholds(spec.buckets, (slo.tpot_s for slo in slos))
-        case None:
-            return spec.buckets

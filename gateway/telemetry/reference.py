@@ -20,7 +20,7 @@ from gateway.telemetry.labels import (
     TokenType,
     UpstreamErrorKind,
 )
-from gateway.telemetry.metrics import METRICS, MetricSpec, SloBound
+from gateway.telemetry.metrics import METRICS
 from gateway.telemetry.state import BREAKER_NUMBER
 
 INTRODUCTION: Final = f"""# Metrics
@@ -36,7 +36,9 @@ metrics below it shows the usual `process_*` and `python_*` ones. Each process h
 - Counters of refusals, retries, upstream errors, SLOs, and of requests by outcome once a model is routed, start
   at 0: `rate()` and `increase()` see the first error.
 - The series of a worker go when the worker leaves the fleet.
-- The bounds of all configured SLOs are boundaries of the histograms marked with them.
+- Histogram boundaries are fixed. Whether a request met its SLO is counted as it ends, by the bound that it began with,
+  in `tidegate_slo_attained_total` and `tidegate_slo_missed_total`; from a histogram it can only be estimated.
+  `tidegate_slo_objective` and `tidegate_slo_bound_seconds` follow a reload at once.
 """
 
 LABEL_VALUES: Mapping[str, Iterable[str]] = MappingProxyType(
@@ -50,7 +52,8 @@ LABEL_VALUES: Mapping[str, Iterable[str]] = MappingProxyType(
         "role of worker_selected_total": Leg,
         "role of worker metrics and workers": Role,
         "state of workers": BREAKER_NUMBER,
-        "bound": MissedBound,
+        "bound of slo_missed_total": MissedBound,
+        "bound of slo_bound_seconds": (MissedBound.TTFT, MissedBound.TPOT),
         "stat": LagStat,
     }
 )
@@ -77,20 +80,10 @@ def _label_table() -> Iterator[str]:
 
 def _bucket_table() -> Iterator[str]:
     yield "## Histogram boundaries\n"
-    yield from _table("Metric", "Boundaries", "Added")
+    yield from _table("Metric", "Boundaries")
     for spec in METRICS:
         if spec.buckets:
-            yield _row(f"`{spec.full_name}`", " ".join(f"{bound:g}" for bound in spec.buckets), _added(spec))
-
-
-def _added(spec: MetricSpec) -> str:
-    match spec.slo_bound:
-        case SloBound.TTFT:
-            return "every SLO's TTFT bound"
-        case SloBound.TPOT:
-            return "every SLO's TPOT bound"
-        case None:
-            return ""
+            yield _row(f"`{spec.full_name}`", " ".join(f"{bound:g}" for bound in spec.buckets))
 
 
 def _table(*titles: str) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from gateway.core.router import Router
-from gateway.core.types import WorkerId
+from gateway.core.types import SloTarget, WorkerId
 from gateway.telemetry.state import WorkerState
 
 BURN_WINDOWS_S: Mapping[str, float] = MappingProxyType({"5m": 300.0, "1h": 3600.0})
@@ -42,6 +42,15 @@ class RouterState:
             for window, window_s in BURN_WINDOWS_S.items()
         }
         return {key: rate for key, rate in rates.items() if rate is not None}
+
+    def slos(self) -> Sequence[SloTarget]:
+        """The SLOs of the policy in force, the default among them."""
+        slo = self._router.policy.slo
+        return (slo.default, *slo.classes)
+
+    def slo_objective(self) -> float:
+        """The share of judged requests that should meet their SLO."""
+        return self._router.policy.slo_objective
 
     def policy(self) -> tuple[str, str]:
         """Name and version of the policy in force."""

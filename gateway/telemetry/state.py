@@ -11,9 +11,9 @@ from types import MappingProxyType
 from typing import Final, Protocol
 
 from gateway.core.health import HealthState
-from gateway.core.types import Role, WorkerId
+from gateway.core.types import Role, SloTarget, WorkerId
 from gateway.telemetry import metrics
-from gateway.telemetry.labels import LagStat
+from gateway.telemetry.labels import LagStat, MissedBound
 from gateway.telemetry.loop_lag import LoopLag
 from gateway.telemetry.metrics import MetricSpec
 
@@ -68,6 +68,14 @@ class StateReader(Protocol):
 
     def burn_rates(self) -> Mapping[tuple[str, str], float]:
         """Burn rate by (SLO name, window), the window as in `5m`."""
+        ...
+
+    def slos(self) -> Sequence[SloTarget]:
+        """The SLOs in force, the default among them."""
+        ...
+
+    def slo_objective(self) -> float:
+        """The share of judged requests that should meet their SLO."""
         ...
 
     def policy(self) -> tuple[str, str]:
@@ -162,7 +170,16 @@ def _core(state: StateReader) -> Iterator[Reading]:
         yield metrics.BYTES_PER_TOKEN, (model,), bytes_per_token
     for (slo, window), rate in state.burn_rates().items():
         yield metrics.SLO_BURN_RATE, (slo, window), rate
+    yield metrics.SLO_OBJECTIVE, (), state.slo_objective()
+    for target in state.slos():
+        yield from _bounds(target)
     yield metrics.POLICY_INFO, state.policy(), 1.0
+
+
+def _bounds(slo: SloTarget) -> Iterator[Reading]:
+    for bound, seconds in ((MissedBound.TTFT, slo.ttft_s), (MissedBound.TPOT, slo.tpot_s)):
+        if seconds is not None:
+            yield metrics.SLO_BOUND, (slo.name, bound), seconds
 
 
 def _connections(counts: Mapping[tuple[str, str], int], known: set[WorkerId]) -> Iterator[Reading]:

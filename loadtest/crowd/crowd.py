@@ -20,6 +20,10 @@ from loadtest.traces.types import TraceRequest
 LEFT = "left"
 """The outcome of a stream whose client left on purpose."""
 OK = "ok"
+START_WITHIN_S = 1.0
+"""All places begin within this: a thousand connections in one instant would only measure the listen backlog."""
+FAILED_PAUSE_S = 1.0
+"""How long a place rests after a stream that failed; without, a moment of refusals would become a flood of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +77,13 @@ class _Crowd:
         return CrowdResult(started=self._started, outcomes=self.outcomes, short=self.short, peak_concurrent=self.peak)
 
     async def _one_place(self) -> None:
-        # Spread over a second: a thousand connections in one instant would only measure the listen backlog.
-        await asyncio.sleep(self._rng.random())
+        await asyncio.sleep(self._rng.uniform(0.0, START_WITHIN_S))
         while self._now_s() < self.options.duration_s:
-            await self._one_stream()
+            if await self._one_stream() not in (OK, LEFT):
+                await asyncio.sleep(FAILED_PAUSE_S)
 
-    async def _one_stream(self) -> None:
+    async def _one_stream(self) -> str:
+        """Begin a stream and see it to its end; its outcome."""
         request = TraceRequest(
             index=self._started,
             arrival_s=self._now_s(),
@@ -94,7 +99,7 @@ class _Crowd:
         self.peak = max(self.peak, self.open)
         left = await self._see_through(attempt, body, leave_s)
         self.open -= 1
-        self._count(attempt.record(), left)
+        return self._count(attempt.record(), left)
 
     async def _see_through(self, attempt: Attempt, body: bytes, leave_s: float | None) -> bool:
         try:
@@ -104,12 +109,11 @@ class _Crowd:
             return True
         return False
 
-    def _count(self, record: Record, left: bool) -> None:
-        if left:
-            self.outcomes[LEFT] += 1
-            return
-        self.outcomes[record.error_kind or OK] += 1
-        self.short += record.ok and record.output_tokens != self.options.output_tokens
+    def _count(self, record: Record, left: bool) -> str:
+        outcome = LEFT if left else record.error_kind or OK
+        self.outcomes[outcome] += 1
+        self.short += outcome == OK and record.output_tokens != self.options.output_tokens
+        return outcome
 
     def _now_s(self) -> float:
         return time.perf_counter() - self._start_s

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 
 from gateway.settings import SettingsError
 from loadtest.client.records import write_records
@@ -110,7 +110,11 @@ def _result(run: Simulated, scenario: Scenario) -> SeedResult:
 
 def _report(results: Sequence[SeedResult], scenario: Scenario) -> Group:
     first = results[0]
-    parts = [*headlines(first.summary, scenario.slo), latency_table(first.summary), path_table(first.summary)]
+    parts: list[RenderableType] = [
+        *headlines(first.summary, scenario.slo),
+        latency_table(first.summary),
+        path_table(first.summary),
+    ]
     if len(results) > 1:
         parts = [comparison_table({f"seed {result.seed}": result.summary for result in results})]
     requests = sum(result.summary.asked for result in results)

@@ -50,12 +50,16 @@ class Dispatcher(Protocol):
 class CoreDispatcher:
     """The gateway's own decision core.
 
-    Prompts are told to it as token ids, so that it counts them exactly, in the blocks of the trace.
+    Prompts are told to it as token ids, so that it counts them exactly, in the blocks of the trace. The core breaks
+    ties by request id: with the `run_id` of a live run its requests have the ids that they had there.
     """
 
-    def __init__(self, policy: Policy, workers: list[WorkerSpec], *, model: str, seed: int) -> None:
+    def __init__(
+        self, policy: Policy, workers: list[WorkerSpec], *, model: str, seed: int, run_id: str | None = None
+    ) -> None:
         self.router = Router(policy, rng=Random(seed), instance="sim")  # noqa: S311 (not a secret)
         self._model = model
+        self._id_prefix = "" if run_id is None else f"{run_id}-"
         self._workers = workers
         self._place = {worker.worker_id: place for place, worker in enumerate(workers)}
         for worker in workers:
@@ -104,7 +108,7 @@ class CoreDispatcher:
     def _facts(self, request: TraceRequest) -> RequestFacts:
         full_blocks = request.input_tokens // request.block_tokens
         return RequestFacts(
-            request_id=RequestId(str(request.index)),
+            request_id=RequestId(f"{self._id_prefix}{request.index}"),
             endpoint=Endpoint.CHAT,
             model=self._model,
             stream=True,

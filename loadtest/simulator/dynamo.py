@@ -31,6 +31,7 @@ SPEC = EngineSpec(
     hold_lease_s=1e9,
 )
 NS_PER_MS = 1e6
+DECODE_BASE_MS, DECODE_SLOPE_MS, DECODE_BEND_MS = 5.74, 54.01, -25.74
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class ReplayCosts:
 
     def decode_stretch(self, sequences: int, context_tokens: int) -> "ReplayStretch":
         """Decode steps whose KV grows by a token of each sequence from one to the next."""
-        return ReplayStretch(self, sequences, context_tokens)
+        return ReplayStretch(self.kv_tokens, sequences, context_tokens)
 
     def _prefill_ns(self, chunks: Sequence[tuple[int, int]]) -> int:
         if not chunks:
@@ -59,28 +60,32 @@ class ReplayCosts:
 
     def _decode_ns(self, context_tokens: int) -> int:
         use = min(1.0, context_tokens / self.kv_tokens)
-        return round(max(1.0, -25.74 * use * use + 54.01 * use + 5.74) * NS_PER_MS)
+        return round((DECODE_BASE_MS + DECODE_SLOPE_MS * use + DECODE_BEND_MS * use * use) * NS_PER_MS)
 
 
-@dataclass(frozen=True, slots=True)
 class ReplayStretch:
-    """The sum over a stretch, in closed form while the cache is not over-full; rounding to nanoseconds is left out."""
+    """The sum over a stretch in closed form; rounding to nanoseconds is left out.
 
-    costs: ReplayCosts
-    sequences: int
-    context_tokens: int
+    A step takes `base + slope u + bend u^2` ms, where u grows by the same amount from step to step until it is 1.
+    """
+
+    __slots__ = ("_full_ms", "_inside", "_terms_ms")
+
+    def __init__(self, kv_tokens: int, sequences: int, context_tokens: int) -> None:
+        use, growth = context_tokens / kv_tokens, sequences / kv_tokens
+        first = DECODE_BASE_MS + DECODE_SLOPE_MS * use + DECODE_BEND_MS * use * use
+        linear = growth * (DECODE_SLOPE_MS + 2 * DECODE_BEND_MS * use)
+        square = growth * growth * DECODE_BEND_MS
+        # Sums of i and of i^2 over the steps 0 .. n-1, by powers of n.
+        self._terms_ms = (first - linear / 2 + square / 6, linear / 2 - square / 2, square / 3)
+        self._inside = max(0, (kv_tokens - context_tokens) // sequences + 1)
+        self._full_ms = DECODE_BASE_MS + DECODE_SLOPE_MS + DECODE_BEND_MS
 
     def seconds(self, steps: int) -> float:
         """How long the first `steps` steps take together."""
-        whole = self.costs.kv_tokens
-        inside = max(0, min(steps, (whole - self.context_tokens) // self.sequences + 1))
-        first, growth = self.context_tokens / whole, self.sequences / whole
-        count = inside * (inside - 1) / 2
-        squares = inside * (inside - 1) * (2 * inside - 1) / 6
-        use = inside * first + growth * count
-        use_squared = inside * first * first + 2 * first * growth * count + growth * growth * squares
-        milliseconds = -25.74 * use_squared + 54.01 * use + 5.74 * inside + (steps - inside) * (54.01 - 25.74 + 5.74)
-        return milliseconds * 1e-3
+        inside = min(steps, self._inside)
+        one, two, three = self._terms_ms
+        return (((three * inside + two) * inside + one) * inside + self._full_ms * (steps - inside)) * 1e-3
 
 
 class RoundRobin:

@@ -46,6 +46,8 @@ class Scenario:
     rate_scale: float = 1.0
     scrape: ScrapePlan = field(default_factory=ScrapePlan)
     until_s: float = float("inf")
+    run_id: str | None = None
+    """Of the live run that is simulated: the core breaks ties by request id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +80,11 @@ def run_workload(scenario: Scenario, workload: Workload, *, seed: int) -> Simula
     spec, costs = load_engine(scenario.engine)
     driver = workload.driver()
     dispatcher = CoreDispatcher(
-        _policy(scenario, spec, _block_tokens(workload)), _workers(scenario.pools, spec), model=MODEL, seed=seed
+        _policy(scenario, spec, _block_tokens(workload)),
+        _workers(scenario.pools, spec),
+        model=MODEL,
+        seed=seed,
+        run_id=scenario.run_id,
     )
     simulation = Simulation(fleet(scenario.pools, spec, costs), dispatcher, driver, scrape=scenario.scrape)
     began = time.perf_counter()

@@ -102,7 +102,7 @@ class Saboteur:
             await self._app(scope, receive, send)
 
     def break_off(self) -> None:
-        """End the calls that hang: the server stops."""
+        """End the calls that are made to wait: the server stops."""
         self._stopping.set()
 
     async def _take_up(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -138,18 +138,22 @@ class Saboteur:
         return answer
 
     async def _hang(self, fault: Fault, call: _Call) -> None:  # noqa: ARG002 - one signature for all
-        leaving = asyncio.ensure_future(_until_left(call.receive))
-        stopping = asyncio.ensure_future(self._stopping.wait())
-        try:
-            await asyncio.wait({leaving, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            leaving.cancel()
-            stopping.cancel()
-        raise HangUp
+        await self._let_wait(call, None)
 
     async def _slow(self, fault: Fault, call: _Call) -> None:
-        await asyncio.sleep(fault.delay_s)
+        await self._let_wait(call, fault.delay_s)
         await self._serve(call, call.send)
+
+    async def _let_wait(self, call: _Call, delay_s: float | None) -> None:
+        """Let a call wait, without end where `delay_s` is None; raises HangUp once its client leaves or we stop."""
+        ends = {asyncio.ensure_future(_until_left(call.receive)), asyncio.ensure_future(self._stopping.wait())}
+        try:
+            ended, _ = await asyncio.wait(ends, timeout=delay_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for end in ends:
+                end.cancel()
+        if ended:
+            raise HangUp
 
     async def _status(self, fault: Fault, call: _Call) -> None:
         retry = [] if fault.retry_after_s is None else [(b"retry-after", b"%d" % fault.retry_after_s)]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from deploy.grafana import generate
+from deploy.grafana.encode import BY_NAME, BY_QUERY
 from deploy.grafana.generate import DASHBOARDS, DIRECTORY
 from deploy.grafana.model import COLUMNS, Kind, Panel, Row, Unit
 from deploy.grafana.results import Span, substituted, variables
@@ -119,13 +120,11 @@ def test_every_variable_of_a_query_exists(name: str, panel: dict[str, Any]) -> N
 
 
 @every_panel
-def test_an_override_is_for_a_name_that_the_panel_shows(name: str, panel: dict[str, Any]) -> None:
-    legends = {target["legendFormat"] for target in panel["targets"]}
-    renamed = set(
-        panel.get("transformations", [{}, {"options": {"renameByName": {}}}])[1]["options"]["renameByName"].values()
-    )
-    overridden = {override["matcher"]["options"] for override in panel["fieldConfig"]["overrides"]}
-    assert overridden <= legends | renamed
+def test_an_override_is_for_a_query_or_a_column_that_the_panel_has(name: str, panel: dict[str, Any]) -> None:
+    renamed = panel.get("transformations", [{}, {"options": {"renameByName": {}}}])[1]["options"]["renameByName"]
+    known = {BY_QUERY: {target["refId"] for target in panel["targets"]}, BY_NAME: set(renamed.values())}
+    for override in panel["fieldConfig"]["overrides"]:
+        assert override["matcher"]["options"] in known[override["matcher"]["id"]]
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)

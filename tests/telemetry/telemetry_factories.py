@@ -114,6 +114,8 @@ class FakeState:
     fleet: Sequence[WorkerState] = ()
     calibration: Mapping[str, float] = field(default_factory=dict)
     burn: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    targets: Sequence[SloTarget] = (CHAT, BATCH)
+    objective: float = 0.95
 
     def workers(self) -> Sequence[WorkerState]:
         return self.fleet
@@ -126,6 +128,12 @@ class FakeState:
 
     def burn_rates(self) -> Mapping[tuple[str, str], float]:
         return self.burn
+
+    def slos(self) -> Sequence[SloTarget]:
+        return self.targets
+
+    def slo_objective(self) -> float:
+        return self.objective
 
     def policy(self) -> tuple[str, str]:
         return "isl", "7"

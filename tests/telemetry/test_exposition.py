@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -167,6 +168,20 @@ def test_worker_state_is_a_number_per_worker_and_a_count_per_role(
     }
     assert counts.pop(("decode", label)) == 1
     assert set(counts.values()) == {0}
+
+
+def test_slo_bounds_and_objective_are_those_of_the_moment() -> None:
+    state = FakeState()
+    metrics, readers = Metrics(slos=state.targets), Readers(state=state)
+    shown = scrape(metrics, readers)
+    assert value(shown, "slo_objective") == 0.95
+    bounds = {(s.labels["slo"], s.labels["bound"]): s.value for s in shown["tidegate_slo_bound_seconds"].samples}
+    assert bounds == {("chat", "ttft"): 1.7, ("chat", "tpot"): 0.055}  # batch has none
+    state.targets, state.objective = [replace(CHAT, ttft_s=None, tpot_s=0.1)], 0.9
+    shown = scrape(metrics, readers)
+    assert value(shown, "slo_objective") == 0.9
+    bounds = {(s.labels["slo"], s.labels["bound"]): s.value for s in shown["tidegate_slo_bound_seconds"].samples}
+    assert bounds == {("chat", "tpot"): 0.1}
 
 
 def test_core_and_shell_gauges_are_read_at_the_scrape() -> None:

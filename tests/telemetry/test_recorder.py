@@ -1,9 +1,6 @@
 """What one request, one retry and one failed leg do to the metrics."""
 
-from collections.abc import Mapping
-
 import pytest
-from prometheus_client import Metric
 
 from gateway.core import slo as core_slo
 from gateway.core.types import OutcomeKind, Path, RefusalKind, SloTarget, WorkerId
@@ -159,20 +156,12 @@ def test_handles_update_their_model() -> None:
     assert value(shown, "inflight_requests", model="llama") == 1
 
 
-def test_slo_bounds_are_histogram_boundaries() -> None:
-    metrics = Metrics(slos=[CHAT, BATCH])
+def test_a_class_that_a_reload_brings_starts_at_zero_and_one_that_it_takes_keeps_its_counts() -> None:
+    metrics = Metrics()
     metrics.record(a_decision(), an_outcome(), model_label="llama")
-    metrics.itl("llama")
-    shown = scrape(metrics)
-    assert "1.7" in label_buckets(shown, "ttft_seconds")
-    assert "0.055" in label_buckets(shown, "tpot_seconds")
-    assert "0.055" in label_buckets(shown, "itl_seconds")
-    assert "1.7" not in label_buckets(shown, "request_duration_seconds")
-
-
-def label_buckets(shown: Mapping[str, Metric], family: str) -> set[str]:
-    samples = shown[f"tidegate_{family}"].samples
-    return {sample.labels["le"] for sample in samples if "le" in sample.labels}
+    shown = scrape(metrics, Readers(state=FakeState(targets=[BATCH])))
+    assert value(shown, "slo_attained_total", slo="batch", path="remote") == 0
+    assert value(shown, "slo_attained_total", slo="chat", path="local") == 1
 
 
 def test_models_past_the_cap_count_as_other() -> None:

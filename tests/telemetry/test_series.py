@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.telemetry.buckets import TPOT_BUCKETS_S, TTFT_BUCKETS_S, with_thresholds
+from gateway.settings import DefaultSloSettings
+from gateway.telemetry.buckets import DECISION_BUCKETS_S, DURATION_BUCKETS_S, TPOT_BUCKETS_S, TTFT_BUCKETS_S
 from gateway.telemetry.series import CounterSeries, Family, GaugeSeries, HistogramSeries
 
 BOUNDS = (0.1, 0.5, 1.0)
@@ -67,10 +68,12 @@ def test_family_keeps_only_the_named_values_of_a_label() -> None:
     assert [sample.labels["worker"] for sample in family.samples()] == ["a", "c"]
 
 
-def test_thresholds_become_boundaries_in_order_and_once() -> None:
-    assert with_thresholds((0.1, 0.5), (0.3, None, 0.5, 2)) == (0.1, 0.3, 0.5, 2.0)
+@pytest.mark.parametrize("buckets", [TTFT_BUCKETS_S, TPOT_BUCKETS_S, DURATION_BUCKETS_S, DECISION_BUCKETS_S])
+def test_boundaries_rise(buckets: tuple[float, ...]) -> None:
+    assert list(buckets) == sorted(set(buckets))
 
 
-@pytest.mark.parametrize("buckets", [TTFT_BUCKETS_S, TPOT_BUCKETS_S])
-def test_boundaries_without_thresholds_stay_as_they_are(buckets: tuple[float, ...]) -> None:
-    assert with_thresholds(buckets, ()) == buckets
+def test_the_default_bounds_are_boundaries() -> None:
+    default = DefaultSloSettings()
+    assert default.ttft_s in TTFT_BUCKETS_S
+    assert default.tpot_s in TPOT_BUCKETS_S
