@@ -19,6 +19,9 @@ class WorkerState:
     spec: WorkerSpec
     sample: WorkerSample | None = None
     tally_at_sample: Tally = field(default_factory=Tally)
+    view: WorkerView | None = None
+    """As last built, with no hit; it stands while what it was built from does."""
+    view_of: tuple[object, ...] = ()
 
     @property
     def kv_block_tokens(self) -> int | None:
@@ -45,6 +48,8 @@ class FleetState:
         self._ledger = ledger
         self.sample_max_age_s = sample_max_age_s
         self._states: dict[WorkerId, WorkerState] = {}
+        self.version = 0
+        """Grows when a worker joins, changes or leaves."""
 
     def __len__(self) -> int:
         return len(self._states)
@@ -64,11 +69,14 @@ class FleetState:
         if state is None:
             state = self._states[spec.worker_id] = WorkerState(spec)
         state.spec = spec
+        state.view = None
+        self.version += 1
         return state
 
     def remove(self, worker_id: WorkerId) -> None:
         """Forget a worker."""
         self._states.pop(worker_id, None)
+        self.version += 1
 
     def sampled(self, worker_id: WorkerId, sample: WorkerSample) -> None:
         """Keep a worker's newest sample."""
@@ -76,20 +84,30 @@ class FleetState:
         if state is None:
             return
         state.sample = sample
+        state.view = None
         state.tally_at_sample = replace(self._ledger.tally(worker_id))
 
     def serves(self, model: str) -> bool:
         """Whether any worker, well or not, serves the model."""
         return any(model in state.spec.models for state in self._states.values())
 
-    def views(self, worker_ids: Iterable[WorkerId], hit_tokens: dict[WorkerId, int], now_s: float) -> list[WorkerView]:
-        """The workers as a decision at `now_s` sees them."""
-        return [self._view(self._states[id_], hit_tokens.get(id_, 0), now_s) for id_ in worker_ids]
+    def views(self, worker_ids: Iterable[WorkerId], now_s: float) -> list[WorkerView]:
+        """The workers as decisions at `now_s` see them, whatever they hold of a prompt."""
+        return [self._view(self._states[id_], now_s) for id_ in worker_ids]
 
-    def _view(self, state: WorkerState, hit_tokens: int, now_s: float) -> WorkerView:
-        spec = state.spec
-        tally = self._ledger.tally(spec.worker_id)
+    def _view(self, state: WorkerState, now_s: float) -> WorkerView:
+        tally = self._ledger.tally(state.spec.worker_id)
         sample = state.fresh_sample(now_s, self.sample_max_age_s)
+        view_of = (tally.requests, tally.prefill_tokens, tally.kv_tokens, sample)
+        view = state.view
+        if view is None or state.view_of != view_of:
+            view = state.view = self._build(state, tally, sample)
+            state.view_of = view_of
+        return view
+
+    @staticmethod
+    def _build(state: WorkerState, tally: Tally, sample: WorkerSample | None) -> WorkerView:
+        spec = state.spec
         capacity = state.kv_capacity_tokens
         kv_tokens = _kv_tokens(state, tally, sample, capacity)
         return WorkerView(
@@ -101,7 +119,7 @@ class FleetState:
             kv_capacity_tokens=capacity,
             kv_used_ratio=_kv_ratio(kv_tokens, capacity, sample),
             queue_depth=None if sample is None else sample.waiting,
-            hit_tokens=hit_tokens,
+            hit_tokens=0,
             max_batched_tokens=spec.max_batched_tokens,
             kv_block_tokens=state.kv_block_tokens,
         )

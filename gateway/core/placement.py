@@ -1,7 +1,8 @@
 """Which worker of a pool: filter, score, pick.
 
-The rule of this module: a scorer is a pure function with values in [0,1], or None where its signal is missing; the
-weights live in the policy. Ties go to the rendezvous order of the request, so they spread and still repeat.
+The rule of this module: a scorer is a pure function of a whole pool, with values in [0,1], or None where its signal is
+missing; the weights live in the policy. Ties go to the rendezvous order of the request, so they spread and still
+repeat.
 """
 
 import math
@@ -23,54 +24,56 @@ differ by orders of magnitude."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """What the workers of one pool have in common for one request."""
+    """The workers of one pool as one request sees them."""
 
+    views: Sequence[WorkerView]
+    hit_tokens: Sequence[int]
+    """Leading prompt tokens that each worker is thought to hold."""
     isl_tokens: int
-    min_prefill_work: int
-    """The least (tokens queued + tokens of this request not cached) of any worker."""
-    min_requests: int
 
     @classmethod
     def of(cls, views: Sequence[WorkerView], isl_tokens: int) -> "Pool":
-        """Sum a pool up."""
-        return cls(
-            isl_tokens=isl_tokens,
-            min_prefill_work=min((_prefill_work(view, isl_tokens) for view in views), default=0),
-            min_requests=min((view.inflight_requests for view in views), default=0),
-        )
+        """A pool whose views say themselves what is cached."""
+        return cls(views=views, hit_tokens=[view.hit_tokens for view in views], isl_tokens=isl_tokens)
 
 
-def _prefill_work(view: WorkerView, isl_tokens: int) -> int:
-    return view.prefill_tokens + isl_tokens - view.hit_tokens
+Scores = Sequence[float | None]
+"""One per worker of a pool."""
 
 
-def prefix_hit(view: WorkerView, pool: Pool) -> float | None:
+def prefix_hit(pool: Pool) -> Scores:
     """1.0: the worker holds the whole prompt."""
-    return view.hit_tokens / pool.isl_tokens if pool.isl_tokens else None
+    isl = pool.isl_tokens
+    return [hit / isl for hit in pool.hit_tokens] if isl else [None] * len(pool.views)
 
 
-def prefill_work(view: WorkerView, pool: Pool) -> float | None:
+def prefill_work(pool: Pool) -> Scores:
     """1.0: no other worker would end this request's prefill with less work, its queue included."""
-    own = _prefill_work(view, pool.isl_tokens)
-    return (pool.min_prefill_work + EVEN_PREFILL_TOKENS) / (own + EVEN_PREFILL_TOKENS)
+    even = EVEN_PREFILL_TOKENS + pool.isl_tokens
+    work = [even + view.prefill_tokens - hit for view, hit in zip(pool.views, pool.hit_tokens, strict=True)]
+    least = min(work)
+    return [least / own for own in work]
 
 
-def few_requests(view: WorkerView, pool: Pool) -> float | None:
+def few_requests(pool: Pool) -> Scores:
     """1.0: no other worker has fewer requests in flight."""
-    return (pool.min_requests + EVEN_REQUESTS) / (view.inflight_requests + EVEN_REQUESTS)
+    requests = [EVEN_REQUESTS + view.inflight_requests for view in pool.views]
+    least = min(requests)
+    return [least / own for own in requests]
 
 
-def kv_free(view: WorkerView, pool: Pool) -> float | None:  # noqa: ARG001
+def kv_free(pool: Pool) -> Scores:
     """1.0: the KV cache is empty."""
-    return None if view.kv_used_ratio is None else max(0.0, 1.0 - view.kv_used_ratio)
+    return [None if (used := view.kv_used_ratio) is None else max(0.0, 1.0 - used) for view in pool.views]
 
 
-def queue_free(view: WorkerView, pool: Pool) -> float | None:  # noqa: ARG001
+def queue_free(pool: Pool) -> Scores:
     """1.0: nothing waits inside the engine."""
-    return None if view.queue_depth is None else 1.0 / (1 + view.queue_depth)
+    return [None if view.queue_depth is None else 1.0 / (1 + view.queue_depth) for view in pool.views]
 
 
-Scorer = Callable[[WorkerView, Pool], float | None]
+Scorer = Callable[[Pool], Scores]
+"""Scores the workers of a pool that has some."""
 
 SCORERS: Mapping[str, Scorer] = MappingProxyType(
     {scorer.__name__: scorer for scorer in (prefix_hit, prefill_work, few_requests, kv_free, queue_free)}
@@ -91,23 +94,46 @@ class Placement:
             if not 0 <= weight < math.inf:
                 raise PolicyError(f"the weight of scorer {name} must be a finite number of at least 0")
 
-    def rank(self, views: Sequence[WorkerView], isl_tokens: int, tie_key: str) -> list[Candidate]:
-        """All workers, best first; empty for an empty pool."""
-        pool = Pool.of(views, isl_tokens)
-        candidates = [self._score(view, pool) for view in views]
-        if len(candidates) > 1:
-            key_hash = hash64(tie_key)
-            candidates.sort(key=lambda c: (-c.total, rank_of(key_hash, c.worker_id)))
-        return candidates
+    def rank(self, pool: Pool, tie_key: str, limit: int | None = None) -> list[Candidate]:
+        """The best `limit` workers (all of them where it is None), best first; empty for an empty pool."""
+        if not pool.views:
+            return []
+        columns = [(name, weight, SCORERS[name](pool)) for name, weight in self.weights]
+        totals = _weighted_means(columns, len(pool.views))
+        return [
+            Candidate(
+                worker_id=pool.views[place].worker_id,
+                scores=tuple([(name, score) for name, _, scores in columns if (score := scores[place]) is not None]),
+                total=totals[place],
+            )
+            for place in _best(totals, pool.views, tie_key, limit)
+        ]
 
-    def _score(self, view: WorkerView, pool: Pool) -> Candidate:
-        scores: list[tuple[str, float]] = []
-        total = weights = 0.0
-        for name, weight in self.weights:
-            score = SCORERS[name](view, pool)
+
+def _weighted_means(columns: Sequence[tuple[str, float, Scores]], workers: int) -> list[float]:
+    """By worker; a score that is missing is left out of its mean."""
+    totals, weights = [0.0] * workers, [0.0] * workers
+    for _, weight, scores in columns:
+        for place, score in enumerate(scores):
             if score is not None:
-                scores.append((name, score))
-                total += weight * score
-                weights += weight
-        mean = total / weights if weights else 0.0
-        return Candidate(worker_id=view.worker_id, scores=tuple(scores), total=mean)
+                totals[place] += weight * score
+                weights[place] += weight
+    return [total / weight if weight else 0.0 for total, weight in zip(totals, weights, strict=True)]
+
+
+def _best(totals: Sequence[float], views: Sequence[WorkerView], tie_key: str, limit: int | None) -> list[int]:
+    """The places of the highest totals; equal ones in rendezvous order, which is worked out only where it matters."""
+    order = sorted(range(len(totals)), key=totals.__getitem__, reverse=True)
+    wanted = len(order) if limit is None else min(limit, len(order))
+    key_hash: int | None = None
+    begin = 0
+    while begin < wanted:
+        end = begin + 1
+        while end < len(order) and totals[order[end]] == totals[order[begin]]:
+            end += 1
+        if end - begin > 1:
+            key_hash = hash64(tie_key) if key_hash is None else key_hash
+            hashed = key_hash
+            order[begin:end] = sorted(order[begin:end], key=lambda place: rank_of(hashed, views[place].worker_id))
+        begin = end
+    return order[:wanted]

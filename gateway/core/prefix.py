@@ -29,6 +29,7 @@ class PrefixIndex:
     def __init__(self) -> None:
         self._masks: dict[int, int] = {}
         self._holdings: dict[WorkerId, _Holding] = {}
+        self._worker_of: dict[int, WorkerId] = {}
         self._free_bits: list[int] = []
 
     def __len__(self) -> int:
@@ -41,6 +42,7 @@ class PrefixIndex:
         if holding is None:
             bit = self._free_bits.pop() if self._free_bits else 1 << len(self._holdings)
             self._holdings[worker_id] = _Holding(bit=bit, max_blocks=max_blocks)
+            self._worker_of[bit] = worker_id
             return
         holding.max_blocks = max_blocks
         self._trim(holding)
@@ -52,6 +54,7 @@ class PrefixIndex:
             return
         for block in holding.blocks:
             self._drop_bit(block, holding.bit)
+        del self._worker_of[holding.bit]
         self._free_bits.append(holding.bit)
 
     def store(self, worker_id: WorkerId, chain: Sequence[int]) -> None:
@@ -86,12 +89,14 @@ class PrefixIndex:
             depth += 1
         if alive and depth:
             depth_by_bits.append((alive, depth))
-        return {
-            worker_id: depth
-            for worker_id, holding in self._holdings.items()
-            for bits, depth in depth_by_bits
-            if holding.bit & bits
-        }
+        hits: dict[WorkerId, int] = {}
+        for bits, depth in depth_by_bits:
+            left = bits
+            while left:
+                bit = left & -left
+                hits[self._worker_of[bit]] = depth
+                left ^= bit
+        return hits
 
     def _trim(self, holding: _Holding) -> None:
         blocks = holding.blocks

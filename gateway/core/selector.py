@@ -4,7 +4,7 @@ The rule of this module: it only reads. Whoever asks twice without a change in b
 the router alone writes down what was decided.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from gateway.core.features import Estimate
@@ -13,7 +13,7 @@ from gateway.core.hashing import rendezvous
 from gateway.core.health import HealthTable
 from gateway.core.path.base import PathQuestion
 from gateway.core.path.eligibility import must_be_local
-from gateway.core.placement import MAX_CANDIDATES, Placement
+from gateway.core.placement import MAX_CANDIDATES, Placement, Pool
 from gateway.core.policy import Policy
 from gateway.core.prefix import PrefixIndex
 from gateway.core.slo import target_for
@@ -64,6 +64,8 @@ class Selector:
         self._fleet = fleet
         self._health = health
         self._prefix = prefix
+        self._pools: dict[tuple[str, Role], list[WorkerId]] = {}
+        self._pools_of = -1
 
     def decide(self, ask: Ask, decision_id: DecisionId, rng: Random) -> Decision | Refusal:
         """The route of one request, or why it has none."""
@@ -77,8 +79,9 @@ class Selector:
         return self._decision(ask, decision_id, features, choice, prefill, decode)
 
     def _hit_tokens(self, ask: Ask) -> dict[WorkerId, int]:
-        blocks: dict[WorkerId, int] = {}
-        for chain in ask.facts.block_chains:
+        chains = ask.facts.block_chains
+        blocks = self._prefix.hit_blocks(chains[0]) if chains else {}
+        for chain in chains[1:]:
             for worker_id, count in self._prefix.hit_blocks(chain).items():
                 blocks[worker_id] = blocks.get(worker_id, 0) + count
         return {worker_id: ask.estimate.hit_tokens(count) for worker_id, count in blocks.items()}
@@ -99,21 +102,31 @@ class Selector:
         worker_id = decode.view.worker_id
         if self._fleet[worker_id].spec.splits:
             return decode
-        pool = self._pool(ask, Role.PREFILL, ask.exclude | {worker_id})
+        exclude = ask.exclude if self._fleet[worker_id].spec.role is Role.DECODE else ask.exclude | {worker_id}
+        pool = self._pool(ask, Role.PREFILL, exclude)
         return self._pick(ask, pool, hits, self._policy.prefill_placement) if pool else None
 
     def _pool(self, ask: Ask, role: Role, exclude: frozenset[WorkerId]) -> list[WorkerId]:
+        members = self._members(ask.facts.model, role)
         offered = ask.facts.prefill_from if role is Role.PREFILL else None
-        members = [
-            spec.worker_id
-            for state in self._fleet
-            if (spec := state.spec).worker_id not in exclude
-            and spec.role in (role, Role.BOTH)
-            and ask.facts.model in spec.models
-            and (offered is None or spec.worker_id in offered)
-        ]
+        if exclude or offered is not None:
+            members = [one for one in members if one not in exclude and (offered is None or one in offered)]
         # A prefill pool never panics: without a healthy prefill worker the request goes local.
         return self._health.routable(members, may_panic=role is Role.DECODE)
+
+    def _members(self, model: str, role: Role) -> list[WorkerId]:
+        """The workers of a role that serve a model; looked up anew only when the fleet has changed."""
+        if self._pools_of != self._fleet.version:
+            self._pools = {}
+            self._pools_of = self._fleet.version
+        members = self._pools.get((model, role))
+        if members is None:
+            specs = [state.spec for state in self._fleet]
+            members = [spec.worker_id for spec in specs if spec.role in (role, Role.BOTH) and model in spec.models]
+            # A client may ask for any name; only those that exist are remembered.
+            if members:
+                self._pools[model, role] = members
+        return members
 
     def _pick(
         self,
@@ -123,11 +136,13 @@ class Selector:
         placement: Placement,
         pin: WorkerId | None = None,
     ) -> _Pick:
-        views = self._fleet.views(pool, hits, ask.now_s)
-        ranked = placement.rank(views, ask.estimate.isl_tokens, ask.facts.request_id)
-        chosen = pin or ranked[0].worker_id
-        view = next(view for view in views if view.worker_id == chosen)
-        return _Pick(view, ranked, pinned=pin is not None)
+        views = self._fleet.views(pool, ask.now_s)
+        hit_tokens = [hits.get(worker_id, 0) for worker_id in pool]
+        candidates = Pool(views=views, hit_tokens=hit_tokens, isl_tokens=ask.estimate.isl_tokens)
+        ranked = placement.rank(candidates, ask.facts.request_id, MAX_CANDIDATES)
+        place = pool.index(pin or ranked[0].worker_id)
+        view, hit = views[place], hit_tokens[place]
+        return _Pick(replace(view, hit_tokens=hit) if hit else view, ranked, pinned=pin is not None)
 
     def _choose_path(
         self, facts: RequestFacts, features: Features, prefill: _Pick | None, decode: _Pick, rng: Random
@@ -178,8 +193,8 @@ class Selector:
             prefill_hit_tokens=prefill.view.hit_tokens if prefill else 0,
             decode_hit_tokens=decode.view.hit_tokens,
             slo=target_for(ask.facts, self._policy.slo),
-            prefill_candidates=tuple(prefill.ranked[:MAX_CANDIDATES]) if prefill else (),
-            decode_candidates=tuple(decode.ranked[:MAX_CANDIDATES]),
+            prefill_candidates=tuple(prefill.ranked) if prefill else (),
+            decode_candidates=tuple(decode.ranked),
         )
 
     def _refusal(self, ask: Ask) -> Refusal:

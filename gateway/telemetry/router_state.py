@@ -60,7 +60,7 @@ class RouterState:
         router = self._router
         health = router.health.get(worker_id)
         sample = router.fleet[worker_id].sample
-        (view,) = router.fleet.views([worker_id], {}, now_s)
+        (view,) = router.fleet.views([worker_id], now_s)
         return WorkerState(
             worker_id=worker_id,
             role=health.role,

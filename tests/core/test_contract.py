@@ -119,10 +119,11 @@ def test_a_path_policy_is_frozen_and_named(name: str) -> None:
 def test_a_scorer_keeps_its_contract(name: str, drawn: tuple[list[WorkerView], int]) -> None:
     pool_views, isl = drawn
     before = repr(pool_views)
-    scorer, pool = SCORERS[name], Pool.of(pool_views, isl)
-    scores = [scorer(each, pool) for each in pool_views]
+    scorer = SCORERS[name]
+    scores = list(scorer(Pool.of(pool_views, isl)))
+    assert len(scores) == len(pool_views)
     assert all(score is None or (math.isfinite(score) and 0.0 <= score <= 1.0) for score in scores)
-    assert [scorer(each, pool) for each in reversed(pool_views)] == scores[::-1]
+    assert list(scorer(Pool.of(pool_views[::-1], isl))) == scores[::-1]
     assert repr(pool_views) == before
 
 
@@ -131,7 +132,9 @@ def test_a_scorer_keeps_its_contract(name: str, drawn: tuple[list[WorkerView], i
 def test_a_placement_ranks_any_pool(drawn: tuple[list[WorkerView], int], key: str) -> None:
     pool_views, isl = drawn
     placement = Placement(weights=tuple((name, 1.0) for name in SCORERS))
-    ranked = placement.rank(pool_views, isl, key)
+    pool = Pool.of(pool_views, isl)
+    ranked = placement.rank(pool, key)
     assert len(ranked) == len(pool_views)
     assert all(0.0 <= candidate.total <= 1.0 for candidate in ranked)
-    assert placement.rank(pool_views, isl, key) == ranked
+    assert placement.rank(pool, key) == ranked
+    assert [placement.rank(pool, key, limit) for limit in (1, 3)] == [ranked[:1], ranked[:3]]

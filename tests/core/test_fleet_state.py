@@ -43,8 +43,8 @@ class Bench:
     def sampled(self, at_s: float = 0.0, *, of: WorkerId = D0, **signals: Any) -> None:
         self.fleet.sampled(of, sample(at_s, **signals))
 
-    def view(self, now_s: float = 0.0, *, of: WorkerId = D0, hit: int = 0) -> WorkerView:
-        (seen,) = self.fleet.views([of], {of: hit}, now_s)
+    def view(self, now_s: float = 0.0, *, of: WorkerId = D0) -> WorkerView:
+        (seen,) = self.fleet.views([of], now_s)
         return seen
 
 
@@ -192,10 +192,24 @@ def test_a_stale_sample_still_tells_the_size_of_the_cache() -> None:
     assert bench.view(1_000.0).kv_capacity_tokens == 320
 
 
-def test_a_view_has_the_hit_of_its_own_worker() -> None:
+def test_a_view_stands_until_something_of_its_worker_changes() -> None:
     bench = Bench()
-    seen = bench.fleet.views([P0, D0], {D0: 64}, 0.0)
-    assert [(each.worker_id, each.hit_tokens) for each in seen] == [("p0", 0), ("d0", 64)]
+    bench.sampled(0.0, running=3)
+    seen = bench.view(1.0)
+    assert bench.view(2.0) is seen
+    assert bench.view(MAX_AGE_S + 1.0).inflight_requests == 0
+    (request,) = bench.start()
+    assert bench.view(2.0).inflight_requests == 4
+    bench.ledger.release(request)
+    assert bench.view(2.0) == seen
+
+
+def test_a_change_of_the_fleet_is_told_by_its_version() -> None:
+    bench = Bench()
+    before = bench.fleet.version
+    bench.fleet.put(worker("d1"))
+    bench.fleet.remove(D0)
+    assert bench.fleet.version == before + 2
 
 
 def test_a_changed_spec_keeps_the_sample() -> None:

@@ -20,7 +20,7 @@ def by(*scorers: str, **weights: float) -> Placement:
 
 
 def rank(placement: Placement, views: Sequence[WorkerView], *, isl: int = 1000, key: str = "r0") -> list[Candidate]:
-    return placement.rank(views, isl, key)
+    return placement.rank(Pool.of(views, isl), key)
 
 
 def best(placement: Placement, views: Sequence[WorkerView], *, isl: int = 1000) -> str:
@@ -28,7 +28,7 @@ def best(placement: Placement, views: Sequence[WorkerView], *, isl: int = 1000) 
 
 
 def score(name: str, of: WorkerView, *others: WorkerView, isl: int = 1000) -> float | None:
-    return SCORERS[name](of, Pool.of([of, *others], isl))
+    return SCORERS[name](Pool.of([of, *others], isl))[0]
 
 
 class TestScorers:
