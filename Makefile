@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 TRACE  ?=
 
-.PHONY: demo test check engines crowd bench lock clean
+.PHONY: demo test check engines crowd validate bench lock clean
 .DEFAULT_GOAL := demo
 
 $(STAMP): requirements.lock pyproject.toml
@@ -35,12 +35,18 @@ engines: $(STAMP)
 crowd: $(STAMP)
 	$(BIN)/python -m loadtest.crowd $(CROWD_ARGS)
 
+# The simulator against Dynamo's replay, measured vLLM runs and public benchmarks; docs/validation.md says which files.
+DATA   ?= ../shared/data
+DYNAMO ?= $(HOME)/.cache/tidegate-rivals/venv/bin/python
+validate: $(STAMP)
+	$(BIN)/python -m loadtest.validate --data $(DATA) --dynamo $(DYNAMO) $(VALIDATE_ARGS)
+
 bench: $(STAMP)
 	$(BIN)/python -m loadtest.bench
 
 # Rewrites requirements.lock (everything) and requirements.runtime.lock (what the image needs) from pyproject.toml (the only target that needs uv).
 lock:
-	uv pip compile pyproject.toml --all-extras --universal --generate-hashes --no-emit-index-url --no-header \
+	uv pip compile pyproject.toml --extra loadtest --extra dev --universal --generate-hashes --no-emit-index-url --no-header \
 		-o requirements.lock
 	uv pip compile pyproject.toml -c requirements.lock --universal --generate-hashes --no-emit-index-url --no-header \
 		--no-annotate -o requirements.runtime.lock

@@ -14,9 +14,11 @@ Where the numbers come from:
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
 
 from loadtest.engine.cost import CostTable, load_cost_table
+from loadtest.engine.engine_file import SUFFIX, load_engine_file
 from loadtest.engine.fitting.shapes import LLAMA_8B, LLAMA_70B, QWEN3_32B, Deployment, Precision
 from loadtest.engine.fitting.systems import A100, H100, H200
 from loadtest.engine.types import EngineSpec
@@ -60,7 +62,15 @@ class UnknownEngine(KeyError):  # noqa: N818 - named after what happened
 
 
 def load_engine(name: str) -> tuple[EngineSpec, CostTable]:
-    """The limits and prices of a preset; `UnknownEngine` where there is none."""
+    """The limits and prices of a preset, or of an engine file where the name ends in `.json`.
+
+    Raises:
+        UnknownEngine: no such preset.
+        EngineFileError: the file is no engine file.
+        OSError: it cannot be read.
+    """
+    if name.endswith(SUFFIX):
+        return load_engine_file(Path(name))
     try:
         spec = ENGINES[name]
     except KeyError:

@@ -79,6 +79,8 @@ class LiveRun:
     setup: Setup
     comparisons: tuple[Comparison, ...]
     agreement: Agreement
+    lag_p90_s: float
+    """How late the live client sent, in real seconds: where that is much, the machine was too busy to compare."""
 
     @property
     def holds(self) -> bool:
@@ -99,7 +101,12 @@ def run(setup: Setup) -> LiveRun:
 
 def compared(setup: Setup, live: Sequence[Record], simulated: Sequence[Record]) -> LiveRun:
     """Both runs' records, held against one another."""
-    return LiveRun(setup=setup, comparisons=tuple(_comparisons(live, simulated)), agreement=agreement(live, simulated))
+    return LiveRun(
+        setup=setup,
+        comparisons=tuple(_comparisons(live, simulated)),
+        agreement=agreement(live, simulated),
+        lag_p90_s=float(np.percentile(_values(live, "lag_s"), 90)) / setup.speed,
+    )
 
 
 def agreement(live: Sequence[Record], simulated: Sequence[Record]) -> Agreement:
@@ -166,7 +173,8 @@ def agreement_words(one: LiveRun) -> str:
     same = one.agreement
     words = (
         f"{one.setup.policy}: of {same.requests} requests {same.same_path} took the same path, "
-        f"{same.same_worker} of these to the same decode worker; {same.failed} failed"
+        f"{same.same_worker} of these to the same decode worker; {same.failed} failed; "
+        f"the live client sent {one.lag_p90_s * 1e3:.1f} ms late at P90"
     )
     if same.first_other_path is None:
         return words

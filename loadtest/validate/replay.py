@@ -1,8 +1,9 @@
-"""Compares the simulator with Dynamo's offline replay: `python -m loadtest.validate.replay --trace FILE --python PYTHON`.
+"""Compares the simulator with Dynamo's offline replay: `python -m loadtest.validate.replay --help`.
 
 With an engine that follows the replay's rules and requests placed in turn, both must give the same percentiles within
-1 %: that proves the host, the scheduler, the cache and the hand-off, on which everything else rests. Dynamo's own router
-breaks ties at random, so there our runs' mean must lie no further from the replay's mean than its own runs lie apart.
+1 %: that proves the host, the scheduler, the cache and the hand-off, on which everything else rests. Dynamo's own
+router breaks ties at random, so there our runs' mean must lie no further from the replay's mean than its own runs lie
+apart.
 
 `--pace` compares speed instead: both take turns on one core.
 """
@@ -134,8 +135,8 @@ def pace_words(found: Pace) -> str:
     ratios = found.ratios
     return (
         f"2P2D in turn, whole trace, one core, {len(ratios)} rounds: Dynamo {median(found.dynamo_s):.2f} s, "
-        f"ours {median(found.ours_s):.2f} s; ours is {min(ratios):.2f} / {median(ratios):.2f} / {max(ratios):.2f} times "
-        "as fast (minimum / median / maximum)"
+        f"ours {median(found.ours_s):.2f} s; ours is {min(ratios):.2f} / {median(ratios):.2f} / {max(ratios):.2f} "
+        "times as fast (minimum / median / maximum)"
     )
 
 

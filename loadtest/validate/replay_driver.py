@@ -10,9 +10,11 @@ The rule of this module: it imports nothing of the project.
 import json
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 
-def _engine(normalise, role: str):  # type: ignore[no-untyped-def]
+def _engine(normalise: Callable[[dict[str, Any]], object], role: str) -> object:
     """The vLLM backend's defaults with the KV width of an 8B model and a 400 Gb/s link."""
     return normalise(
         {
