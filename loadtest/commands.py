@@ -6,12 +6,22 @@ The rule of this module: a name and a function each; what they do is theirs.
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from loadtest.calibrate.cli import calibrate
 from loadtest.client.cli import loadtest
 from loadtest.demo.cli import demo
+from loadtest.experiment.command import experiment_command
 from loadtest.fleet.cli import fleet
 from loadtest.replay import replay_command
 from loadtest.simulator.cli import simulate_command
 
 COMMANDS: Mapping[str, Callable[..., None]] = MappingProxyType(
-    {"demo": demo, "fleet": fleet, "loadtest": loadtest, "replay": replay_command, "simulate": simulate_command}
+    {
+        "calibrate": calibrate,
+        "demo": demo,
+        "experiment": experiment_command,
+        "fleet": fleet,
+        "loadtest": loadtest,
+        "replay": replay_command,
+        "simulate": simulate_command,
+    }
 )

@@ -5,6 +5,7 @@ alone. A sample is as old as its scrape, so what the ledger gained or lost since
 54); a stale sample is ignored (52); a missing one is not zero (51).
 """
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -20,8 +21,7 @@ class WorkerState:
     sample: WorkerSample | None = None
     tally_at_sample: Tally = field(default_factory=Tally)
     view: WorkerView | None = None
-    """As last built, with no hit; it stands while what it was built from does."""
-    view_of: tuple[object, ...] = ()
+    """As last built, with no hit; None where something that it was built from has changed."""
 
     @property
     def kv_block_tokens(self) -> int | None:
@@ -48,6 +48,8 @@ class FleetState:
         self._ledger = ledger
         self.sample_max_age_s = sample_max_age_s
         self._states: dict[WorkerId, WorkerState] = {}
+        self._views_end_s = math.inf
+        """When the first sample that a view rests on is too old."""
         self.version = 0
         """Grows when a worker joins, changes or leaves."""
 
@@ -87,23 +89,40 @@ class FleetState:
         state.view = None
         state.tally_at_sample = replace(self._ledger.tally(worker_id))
 
+    def use_samples_for(self, max_age_s: float) -> None:
+        """Change the age up to which a sample is used."""
+        self.sample_max_age_s = max_age_s
+        for state in self._states.values():
+            state.view = None
+
     def serves(self, model: str) -> bool:
         """Whether any worker, well or not, serves the model."""
         return any(model in state.spec.models for state in self._states.values())
 
     def views(self, worker_ids: Iterable[WorkerId], now_s: float) -> list[WorkerView]:
         """The workers as decisions at `now_s` see them, whatever they hold of a prompt."""
-        return [self._view(self._states[id_], now_s) for id_ in worker_ids]
+        states = self._states
+        self._drop_stale_views(now_s)
+        return [states[worker_id].view or self._look(states[worker_id], now_s) for worker_id in worker_ids]
 
-    def _view(self, state: WorkerState, now_s: float) -> WorkerView:
-        tally = self._ledger.tally(state.spec.worker_id)
+    def _drop_stale_views(self, now_s: float) -> None:
+        touched = self._ledger.touched
+        for worker_id in touched:
+            state = self._states.get(worker_id)
+            if state is not None:
+                state.view = None
+        touched.clear()
+        if now_s > self._views_end_s:
+            self._views_end_s = math.inf
+            for state in self._states.values():
+                state.view = None
+
+    def _look(self, state: WorkerState, now_s: float) -> WorkerView:
         sample = state.fresh_sample(now_s, self.sample_max_age_s)
-        view_of = (tally.requests, tally.prefill_tokens, tally.kv_tokens, sample)
-        view = state.view
-        if view is None or state.view_of != view_of:
-            view = state.view = self._build(state, tally, sample)
-            state.view_of = view_of
-        return view
+        if sample is not None:
+            self._views_end_s = min(self._views_end_s, sample.at_s + self.sample_max_age_s)
+        state.view = self._build(state, self._ledger.tally(state.spec.worker_id), sample)
+        return state.view
 
     @staticmethod
     def _build(state: WorkerState, tally: Tally, sample: WorkerSample | None) -> WorkerView:

@@ -58,6 +58,8 @@ class Ledger:
     def __init__(self) -> None:
         self._reservations: dict[DecisionId, Reservation] = {}
         self._tallies: dict[WorkerId, Tally] = {}
+        self.touched: set[WorkerId] = set()
+        """Workers whose tally changed since somebody emptied this."""
 
     def __len__(self) -> int:
         return len(self._reservations)
@@ -92,6 +94,7 @@ class Ledger:
             raise LedgerError(f"decision {decision.decision_id} is reserved already")
         self._reservations[decision.decision_id] = reservation
         decode = self._tallies.setdefault(decision.decode_worker, Tally())
+        self.touched.add(decision.decode_worker)
         decode.requests += 1
         decode.kv_tokens += reservation.kv_tokens
         if reservation.prefill_worker is not None:
@@ -130,6 +133,7 @@ class Ledger:
         self._give_back_prefill(reservation)
         decode_worker = reservation.decision.decode_worker
         decode = self._tallies[decode_worker]
+        self.touched.add(decode_worker)
         decode.requests -= 1
         decode.kv_tokens -= reservation.kv_tokens
         self._settle(decode_worker)
@@ -146,6 +150,7 @@ class Ledger:
         worker_id = reservation.prefill_worker
         assert worker_id is not None
         tally = self._tallies.setdefault(worker_id, Tally())
+        self.touched.add(worker_id)
         tally.prefill_tokens += reservation.prefill_tokens
         if worker_id != reservation.decision.decode_worker:
             tally.requests += 1
@@ -156,6 +161,7 @@ class Ledger:
         if worker_id is None:
             return
         tally = self._tallies[worker_id]
+        self.touched.add(worker_id)
         tally.prefill_tokens -= reservation.prefill_tokens
         if worker_id != reservation.decision.decode_worker:
             tally.requests -= 1

@@ -121,7 +121,7 @@ class Router:
         self.policy = policy
         self.health.policy = policy.health
         self.slo.objective = policy.slo_objective
-        self.fleet.sample_max_age_s = policy.sample_max_age_s
+        self.fleet.use_samples_for(policy.sample_max_age_s)
         self._selector = self._make_selector()
         for state in self.fleet:
             self._bound_index(state.spec.worker_id)

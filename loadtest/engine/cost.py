@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
+import msgspec
+
 from loadtest.engine.cost_file import AttentionTerms, CostFile, Knots, read_shipped
 from loadtest.engine.types import EngineSpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepWork:
+class StepWork(msgspec.Struct, frozen=True, kw_only=True):
     """What one engine step computes."""
 
     prefill: tuple[tuple[int, int], ...] = ()
@@ -63,8 +64,7 @@ class Curve:
         return Curve(xs, tuple(self.at(x) + other.at(x) for x in xs))
 
 
-@dataclass(frozen=True, slots=True)
-class AffineStretch:
+class AffineStretch(msgspec.Struct, frozen=True):
     """Steps of which each takes the same time longer than the one before, as its sequences grow."""
 
     first_s: float

@@ -61,7 +61,8 @@ class DecodeBatch:
         self._members[sequence] = None
         self.context_tokens += sequence.known_tokens
         self._serial += 1
-        heappush(self._ends, (self.clock + sequence.left_tokens, self._serial, sequence))
+        sequence.end_clock = self.clock + sequence.left_tokens
+        heappush(self._ends, (sequence.end_clock, self._serial, sequence))
         self._due[self._residue(sequence)] += 1
 
     def leave(self, sequence: LiveSequence) -> None:
@@ -74,23 +75,25 @@ class DecodeBatch:
         written = sequence.known_tokens - 1 + self._paid_steps
         sequence.held_blocks = max(sequence.held_blocks, -(-written // self._block_tokens))
         self.context_tokens -= sequence.known_tokens
+        sequence.end_clock = None
         del self._members[sequence]
 
     def steps_to_end(self) -> int:
         """How many steps until the first member has made its last token; there must be a member."""
         ends = self._ends
-        while self._has_left(ends[0]):
+        while ends[0][2].end_clock != ends[0][0]:
             heappop(ends)
         return ends[0][0] - self.clock
 
     def pop_done(self) -> Iterator[LiveSequence]:
         """Let those members go that have made their last token."""
         ends, clock = self._ends, self.clock
-        while ends and (ends[0][0] <= clock or self._has_left(ends[0])):
-            end = heappop(ends)
-            if not self._has_left(end):
-                self.leave(end[2])
-                yield end[2]
+        while ends and ends[0][0] <= clock:
+            end_clock, _, sequence = heappop(ends)
+            # Whoever left before its end has none, or another one if it came back.
+            if sequence.end_clock == end_clock:
+                self.leave(sequence)
+                yield sequence
 
     def blocks_due(self) -> int:
         """Blocks that the next step takes."""
@@ -129,10 +132,6 @@ class DecodeBatch:
     def _residue(self, sequence: LiveSequence) -> int:
         """The clock's residue at which the sequence's next token begins a block."""
         return (1 - sequence.known_tokens + sequence.joined_clock) % self._block_tokens
-
-    def _has_left(self, end: tuple[int, int, LiveSequence]) -> bool:
-        clock, _, sequence = end
-        return sequence not in self._members or sequence.joined_clock + sequence.left_tokens != clock
 
     def _blocks(self, first: int, last: int) -> int:
         """Blocks that are taken from the `first`-th step from the clock on to before the `last`-th."""

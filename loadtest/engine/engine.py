@@ -53,6 +53,11 @@ class Engine:
         self._intake = Delayed(Phase.INTAKE)
         self._incoming = Delayed(Phase.TRANSFERRING)
         self._held = HeldKv(spec.hold_lease_s)
+        self._waiting_for = (
+            self._incoming,
+            self._held,
+            *([self._intake] if spec.intake_s + spec.intake_token_s else []),
+        )
         self._sources: dict[str, Link] = {}
         self._live: dict[str, LiveSequence] = {}
         self._now_s = 0.0

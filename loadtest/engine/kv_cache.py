@@ -7,7 +7,8 @@ else can ask for (generated tokens, prompts without hashes) belong to no segment
 """
 
 from collections import OrderedDict
-from dataclasses import dataclass
+
+import msgspec
 
 Hashes = tuple[int, ...]
 
@@ -35,8 +36,7 @@ class Segment:
         return self.blocks % self.piece_blocks != 0
 
 
-@dataclass(slots=True)
-class Match:
+class Match(msgspec.Struct):
     """The longest known prefix of a prompt."""
 
     segment: Segment
@@ -156,7 +156,7 @@ class KvCache:
         return child, full
 
     def release(self, segment: Segment, nameless_blocks: int) -> None:
-        """Drop a user's reference and its blocks without a segment; of what is free then the tail is given out first."""
+        """Drop a user's reference and its blocks without a segment; of what is then free the tail goes first."""
         released = self._released
         freed = nameless_blocks
         if nameless_blocks:

@@ -8,7 +8,6 @@ Every sequence that decodes is in every step: the token budget is at least as la
 """
 
 from collections import deque
-from dataclasses import dataclass, field
 
 from loadtest.engine.cost import StepWork
 from loadtest.engine.decoding import DecodeBatch
@@ -17,22 +16,24 @@ from loadtest.engine.sequence import LiveSequence, Phase
 from loadtest.engine.types import EngineSpec
 
 
-@dataclass(slots=True, eq=False)
 class StepPlan:
     """The work of the next steps, and what planning it changed."""
 
-    decodes: int = 0
-    """Sequences that compute their one missing token and so make the next."""
-    decode_context_tokens: int = 0
-    chunks: list[tuple[LiveSequence, int]] = field(default_factory=list)
-    """Sequences that compute more than one token, and how many."""
-    beginners: list[LiveSequence] = field(default_factory=list)
-    """Of the decoding ones those that make their first token."""
-    reserved: list[LiveSequence] = field(default_factory=list)
-    """Decode legs that got their blocks: their transfers begin now."""
-    preempted: int = 0
-    steps: int = 1
-    """How many steps in a row, unless something comes between, have this work; chunks never have more than one."""
+    __slots__ = ("beginners", "chunks", "decode_context_tokens", "decodes", "preempted", "reserved", "steps")
+
+    def __init__(self) -> None:
+        self.decodes = 0
+        """Sequences that compute their one missing token and so make the next."""
+        self.decode_context_tokens = 0
+        self.chunks: list[tuple[LiveSequence, int]] = []
+        """Sequences that compute more than one token, and how many."""
+        self.beginners: list[LiveSequence] = []
+        """Of the decoding ones those that make their first token."""
+        self.reserved: list[LiveSequence] = []
+        """Decode legs that got their blocks: their transfers begin now."""
+        self.preempted = 0
+        self.steps = 1
+        """How many steps in a row, unless something comes between, have this work; with chunks it is one."""
 
     @property
     def is_empty(self) -> bool:
@@ -42,7 +43,7 @@ class StepPlan:
     def work(self) -> StepWork:
         """The first step's work as the cost table sees it; before any progress is noted."""
         return StepWork(
-            prefill=tuple((new, sequence.computed_tokens) for sequence, new in self.chunks),
+            prefill=tuple([(new, sequence.computed_tokens) for sequence, new in self.chunks]),
             decode_sequences=self.decodes,
             decode_context_tokens=self.decode_context_tokens,
         )

@@ -49,6 +49,8 @@ class LiveSequence:
     generated_tokens: int = 0
     joined_clock: int = 0
     """Decode steps that the engine had done when this one began to decode."""
+    end_clock: int | None = None
+    """The clock at which it will have made its last token; None unless it decodes."""
     segment: Segment | None = None
     """The last segment of text that it uses in the cache; None while it has no blocks."""
     named_blocks: int = 0

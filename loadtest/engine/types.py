@@ -1,11 +1,13 @@
 """What the engine model takes and tells.
 
-The rule of this module: data only. An engine knows tokens, blocks and seconds; text, HTTP and real time are its
-host's business.
+The rule of this module: data only, in types that cost little to make. An engine knows tokens, blocks and seconds; text,
+HTTP and real time are its host's business.
 """
 
 from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 
 class FinishReason(StrEnum):
@@ -52,8 +54,7 @@ class EngineSpec:
             raise ValueError("a step's token budget must allow one token for every running sequence, as in vLLM")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineRequest:
+class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One sequence for the engine to serve.
 
     `block_hashes` are chained 64-bit hashes of the prompt's pieces of `hash_blocks` blocks each, the last of which may
@@ -72,8 +73,7 @@ class EngineRequest:
     """A decode leg: leading prompt tokens whose KV arrives by transfer instead of being computed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenMade:
+class TokenMade(msgspec.Struct, frozen=True, kw_only=True):
     """A step ended and the request has one more output token; `index` counts from 0."""
 
     at_s: float
@@ -81,8 +81,7 @@ class TokenMade:
     index: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestFinished:
+class RequestFinished(msgspec.Struct, frozen=True, kw_only=True):
     """The request's last token was made (or it was rejected)."""
 
     at_s: float
@@ -93,8 +92,7 @@ class RequestFinished:
     preemptions: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransferFinished:
+class TransferFinished(msgspec.Struct, frozen=True, kw_only=True):
     """The remote KV of a decode leg has arrived: its source may free it."""
 
     at_s: float
@@ -104,8 +102,7 @@ class TransferFinished:
 EngineEvent = TokenMade | RequestFinished | TransferFinished
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineSnapshot:
+class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Gauges and monotone counters, named after what vLLM reports."""
 
     running: int

@@ -51,6 +51,7 @@ class Run:
     flights: list[Flight]
     """In order of arrival; those without `ended_s` were under way at the end."""
     until_s: float
+    """The time of the last event; where the run was stopped with work left, the time that it was to stop at."""
     events: int
     """How often virtual time stood still for something."""
 
@@ -99,7 +100,8 @@ class Simulation:
                 continue
             now_s = at_s
             self._events += 1
-        return Run(self._flights, now_s, self._events)
+        stopped = agenda and (self._pending or self._by_id)
+        return Run(self._flights, until_s if stopped else now_s, self._events)
 
     def _note(self, at_s: float, rank: int, request: TraceRequest | None = None) -> None:
         self._serial += 1

@@ -63,6 +63,15 @@ class Simulated:
     """What the run took, without loading the trace."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assembly:
+    """The parts of one run; once it is over they can be asked what is left in them."""
+
+    engines: Sequence[Engine]
+    dispatcher: CoreDispatcher
+    simulation: Simulation
+
+
 def simulate(scenario: Scenario, *, seed: int = 0) -> Simulated:
     """Load the workload and run it on a fleet of its own.
 
@@ -77,8 +86,21 @@ def simulate(scenario: Scenario, *, seed: int = 0) -> Simulated:
 
 def run_workload(scenario: Scenario, workload: Workload, *, seed: int) -> Simulated:
     """Run a workload that was loaded before, whatever the scenario's trace says."""
+    assembly = assemble(scenario, workload, seed=seed)
+    began = time.perf_counter()
+    run = assembly.simulation.run(scenario.until_s)
+    wall_s = time.perf_counter() - began
+    return Simulated(seed=seed, records=to_records(run), simulated_s=run.until_s, events=run.events, wall_s=wall_s)
+
+
+def assemble(scenario: Scenario, workload: Workload, *, seed: int) -> Assembly:
+    """What a run consists of, before it begins.
+
+    Raises:
+        SettingsError: the policy cannot be built.
+        UnknownEngine: no such engine.
+    """
     spec, costs = load_engine(scenario.engine)
-    driver = workload.driver()
     dispatcher = CoreDispatcher(
         _policy(scenario, spec, _block_tokens(workload)),
         _workers(scenario.pools, spec),
@@ -86,11 +108,9 @@ def run_workload(scenario: Scenario, workload: Workload, *, seed: int) -> Simula
         seed=seed,
         run_id=scenario.run_id,
     )
-    simulation = Simulation(fleet(scenario.pools, spec, costs), dispatcher, driver, scrape=scenario.scrape)
-    began = time.perf_counter()
-    run = simulation.run(scenario.until_s)
-    wall_s = time.perf_counter() - began
-    return Simulated(seed=seed, records=to_records(run), simulated_s=run.until_s, events=run.events, wall_s=wall_s)
+    engines = fleet(scenario.pools, spec, costs)
+    simulation = Simulation(engines, dispatcher, workload.driver(), scrape=scenario.scrape)
+    return Assembly(engines=engines, dispatcher=dispatcher, simulation=simulation)
 
 
 def fleet(pools: Pools, spec: EngineSpec, costs: CostModel) -> list[Engine]:

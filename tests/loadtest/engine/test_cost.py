@@ -1,5 +1,6 @@
 import dataclasses
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,14 +28,14 @@ def step_ms(name: str, **work: object) -> float:
 def test_more_work_never_takes_less_time(table: CostTable, work: StepWork, more: int) -> None:
     base_s = table.step_seconds(work)
     larger = [
-        dataclasses.replace(work, prefill=(*work.prefill, (more, 0))),
-        dataclasses.replace(work, decode_sequences=work.decode_sequences + more),
-        dataclasses.replace(work, decode_context_tokens=work.decode_context_tokens + more),
+        msgspec.structs.replace(work, prefill=(*work.prefill, (more, 0))),
+        msgspec.structs.replace(work, decode_sequences=work.decode_sequences + more),
+        msgspec.structs.replace(work, decode_context_tokens=work.decode_context_tokens + more),
     ]
     if work.prefill:
         (new, before), *rest = work.prefill
-        larger.append(dataclasses.replace(work, prefill=((new + more, before), *rest)))
-        larger.append(dataclasses.replace(work, prefill=((new, before + more), *rest)))
+        larger.append(msgspec.structs.replace(work, prefill=((new + more, before), *rest)))
+        larger.append(msgspec.structs.replace(work, prefill=((new, before + more), *rest)))
     assert all(table.step_seconds(other) >= base_s for other in larger)
 
 

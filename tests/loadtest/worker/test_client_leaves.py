@@ -26,7 +26,7 @@ async def test_leaving_while_tokens_are_made_frees_the_kv(lab: Lab, stream: bool
     await lab.until(lambda: worker.host.snapshot().generated_tokens >= 3)
     assert not idle(worker)
     await leave(lab, exchange)
-    assert idle(worker)
+    await lab.until(lambda: idle(worker))
     assert not exchange.reply.complete
     assert (await lab.metrics(worker))['vllm:request_success_total{finished_reason="abort"}'] == 1
 
@@ -50,7 +50,7 @@ async def test_leaving_takes_every_choice_along(lab: Lab) -> None:
     exchange = lab.begin(worker, CHAT, LONG | {"n": 3})
     await lab.until(lambda: worker.host.snapshot().running == 3)
     await leave(lab, exchange)
-    assert idle(worker)
+    await lab.until(lambda: idle(worker))
 
 
 async def test_leaving_before_the_body_is_complete_does_nothing(lab: Lab) -> None:
@@ -83,4 +83,4 @@ async def test_server_that_drops_the_call_frees_the_kv(lab: Lab) -> None:
     exchange.task.cancel()
     await settle()
     assert exchange.task.cancelled()
-    assert idle(worker)
+    await lab.until(lambda: idle(worker))
