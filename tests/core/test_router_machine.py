@@ -245,6 +245,16 @@ class RouterMachine(RuleBasedStateMachine):
     # -- the books ---------------------------------------------------------------------------------------------------
 
     @invariant()
+    def views_are_as_if_they_were_built_now(self) -> None:
+        if not hasattr(self, "routers"):
+            return
+        for each in self.routers:
+            kept = each.fleet.views([state.spec.worker_id for state in each.fleet], self.now_s)
+            for state in each.fleet:
+                state.view = None
+            assert each.fleet.views([state.spec.worker_id for state in each.fleet], self.now_s) == kept
+
+    @invariant()
     def requests_in_flight_are_those_that_are_open(self) -> None:
         if not hasattr(self, "routers"):
             return
