@@ -6,19 +6,17 @@ workload and seed give every policy the same requests at the same times.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 
 import msgspec
 
-from gateway.core.policy import Policy
-from gateway.core.types import Role, SloDefaults, WorkerId, WorkerSpec
+from gateway.core.types import Role
 from gateway.policies import build_policy
 from loadtest.client.records import Record
 from loadtest.engine.engine import Engine
 from loadtest.engine.presets import load_engine
-from loadtest.engine.types import EngineSpec
 from loadtest.experiment.cells import Cell, CellRun
 from loadtest.experiment.fingerprint import run_key
 from loadtest.experiment.plan import policy_settings
@@ -26,12 +24,11 @@ from loadtest.experiment.rows import SIMULATED, Coordinates, Row, to_row
 from loadtest.experiment.timeline import Timeline, WatchedEngine, Watcher
 from loadtest.report.summary import summarise
 from loadtest.simulator.dispatch import CoreDispatcher, Dispatcher
+from loadtest.simulator.fleet import Member, core_dispatcher
 from loadtest.simulator.host import Run, ScrapePlan, Simulation
 from loadtest.simulator.records import to_records
-from loadtest.simulator.scenario import MODEL
 from loadtest.traces.loaders import load_workload
 from loadtest.traces.retime import start_rate_rps
-from loadtest.traces.types import MOONCAKE_BLOCK_TOKENS
 from loadtest.traces.workload import Driver, Workload
 
 
@@ -61,32 +58,21 @@ def watch_cell(run: CellRun) -> tuple[Outcome, Timeline]:
     """Simulate it once more and keep what it looked like over time; the outcome is that of `run_cell`."""
     workload = _workload(run)
     engines = [WatchedEngine(*load_engine(name)) for _, name in run.cell.workers]
-    watcher = Watcher(_core(run, workload), [worker.worker_id for worker in worker_specs(run.cell)])
+    watcher = Watcher(_core(run, workload), [member.name for member in members_of(run.cell)])
     driver = workload.driver()
     ran = _simulated(run, engines, watcher, driver)
     return _outcome(run, workload, driver, ran), watcher.timeline(engines, ran.until_s)
 
 
-def worker_specs(cell: Cell) -> list[WorkerSpec]:
-    """The cell's workers as the gateway knows them: `prefill-0`, `decode-0`, or `worker-0` where they do both."""
+def members_of(cell: Cell) -> list[Member]:
+    """The cell's workers: `prefill-0`, `decode-0`, or `worker-0` where they do both."""
     numbers: Counter[Role] = Counter()
-    specs = []
+    members = []
     for role, engine in cell.workers:
-        limits, _ = load_engine(engine)
         name = f"{'worker' if role is Role.BOTH else role.value}-{numbers[role]}"
         numbers[role] += 1
-        specs.append(
-            WorkerSpec(
-                worker_id=WorkerId(name),
-                url=f"http://{name}",
-                role=role,
-                models=(MODEL,),
-                kv_block_tokens=limits.block_tokens,
-                kv_total_blocks=limits.total_blocks,
-                max_batched_tokens=limits.max_batched_tokens,
-            )
-        )
-    return specs
+        members.append(Member(name, role, load_engine(engine)[0]))
+    return members
 
 
 def _simulated(run: CellRun, engines: Sequence[Engine], dispatcher: Dispatcher, driver: Driver) -> Run:
@@ -128,28 +114,8 @@ def _loaded(trace: str, requests: int | None, seed: int, load: float) -> Workloa
 
 
 def _core(run: CellRun, workload: Workload) -> CoreDispatcher:
-    return CoreDispatcher(_policy(run.cell, workload), worker_specs(run.cell), model=MODEL, seed=run.seed)
-
-
-def _policy(cell: Cell, workload: Workload) -> Policy:
-    """The policy, which knows the cell's SLO; its prefix index is bounded by what the fleet's caches can hold."""
-    policy = build_policy(policy_settings(msgspec.json.decode(cell.routing)))
-    slo = SloDefaults(default=replace(cell.slo, name="default"))
-    limits = {load_engine(engine)[0] for _, engine in cell.workers}
-    bound = max(_index_blocks(each, _block_tokens(workload)) for each in limits)
-    return replace(policy, slo=slo, index_blocks_per_worker=min(policy.index_blocks_per_worker, bound))
-
-
-def _index_blocks(limits: EngineSpec, block_tokens: int) -> int:
-    """The core counts its index in blocks of a prompt's chain, which here are the trace's."""
-    return max(1, limits.total_blocks * limits.block_tokens // block_tokens)
-
-
-def _block_tokens(workload: Workload) -> int:
-    """The longest block in use."""
-    sizes = {request.block_tokens for request in workload.requests}
-    sizes |= {session.block_tokens for session in workload.sessions}
-    return max(sizes, default=MOONCAKE_BLOCK_TOKENS)
+    policy = build_policy(policy_settings(msgspec.json.decode(run.cell.routing)))
+    return core_dispatcher(policy, members_of(run.cell), workload, run.cell.slo, seed=run.seed)
 
 
 def _offered_per_s(workload: Workload) -> float | None:

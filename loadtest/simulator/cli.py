@@ -44,7 +44,9 @@ def simulate_command(
     *,
     trace: Annotated[str, typer.Option(help=TRACE_HELP)] = "synthetic:mooncake",
     pools: Annotated[str, typer.Option(help="2P2D: 2 prefill and 2 decode workers; 4A: 4 that do both.")] = "2P2D",
-    engine: Annotated[str, typer.Option(help="A preset, or the file that `tidegate calibrate` wrote.")] = "h100-llama70b-tp4",
+    engine: Annotated[
+        str, typer.Option(help="A preset, or the file that `tidegate calibrate` wrote.")
+    ] = "h100-llama70b-tp4",
     policy: Annotated[
         str, typer.Option(help=f"{', '.join(NAMED_POLICIES[:-1])}, or the file of a policy bundle.")
     ] = "dynamo",

@@ -6,26 +6,23 @@ give equal runs, byte for byte.
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from gateway.core.policy import Policy
-from gateway.core.types import SloDefaults, SloTarget, WorkerId, WorkerSpec
+from gateway.core.types import SloTarget
 from gateway.policies import build_policy
 from gateway.settings import RoutingSettings, load_settings
 from loadtest.client.records import Record
 from loadtest.engine.engine import Engine
 from loadtest.engine.presets import load_engine
-from loadtest.engine.stretch import CostModel
-from loadtest.engine.types import EngineSpec
 from loadtest.fleet.pools import Pools
 from loadtest.simulator.dispatch import CoreDispatcher
+from loadtest.simulator.fleet import Member, core_dispatcher
 from loadtest.simulator.host import ScrapePlan, Simulation
 from loadtest.simulator.records import to_records
 from loadtest.traces.loaders import load_workload
-from loadtest.traces.types import MOONCAKE_BLOCK_TOKENS
 from loadtest.traces.workload import Workload
 
-MODEL = "simulated-llm"
 NAMED_POLICIES = tuple(RoutingSettings.model_fields["policy"].annotation.__args__)  # type: ignore[union-attr]
 
 
@@ -101,53 +98,15 @@ def assemble(scenario: Scenario, workload: Workload, *, seed: int) -> Assembly:
         UnknownEngine: no such engine.
     """
     spec, costs = load_engine(scenario.engine)
-    dispatcher = CoreDispatcher(
-        _policy(scenario, spec, _block_tokens(workload)),
-        _workers(scenario.pools, spec),
-        model=MODEL,
-        seed=seed,
-        run_id=scenario.run_id,
-    )
-    engines = fleet(scenario.pools, spec, costs)
+    members = [Member(name, role, spec) for name, role in scenario.pools.roles()]
+    dispatcher = core_dispatcher(_policy(scenario), members, workload, scenario.slo, seed=seed, run_id=scenario.run_id)
+    engines = [Engine(spec, costs, tells_every_token=False) for _ in members]
     simulation = Simulation(engines, dispatcher, workload.driver(), scrape=scenario.scrape)
     return Assembly(engines=engines, dispatcher=dispatcher, simulation=simulation)
 
 
-def fleet(pools: Pools, spec: EngineSpec, costs: CostModel) -> list[Engine]:
-    """One engine per worker, in the order of `pools.roles()`."""
-    return [Engine(spec, costs, tells_every_token=False) for _ in pools.roles()]
-
-
-def _workers(pools: Pools, spec: EngineSpec) -> list[WorkerSpec]:
-    return [
-        WorkerSpec(
-            worker_id=WorkerId(name),
-            url=f"http://{name}",
-            role=role,
-            models=(MODEL,),
-            kv_block_tokens=spec.block_tokens,
-            kv_total_blocks=spec.total_blocks,
-            max_batched_tokens=spec.max_batched_tokens,
-        )
-        for name, role in pools.roles()
-    ]
-
-
-def _policy(scenario: Scenario, spec: EngineSpec, block_tokens: int) -> Policy:
-    named = scenario.policy in NAMED_POLICIES
-    chosen = [scenario.policy] if named else ["table", scenario.policy]
-    overrides = [
-        f"{key}={value}" for key, value in zip(("routing.policy", "routing.table.bundle"), chosen, strict=False)
-    ]
-    policy = build_policy(load_settings(overrides=[*overrides, *scenario.settings]))
-    # The core counts its index in blocks of a prompt's chain, which here are the trace's.
-    bound = max(1, spec.total_blocks * spec.block_tokens // block_tokens)
-    slo = SloDefaults(default=replace(scenario.slo, name="default"))
-    return replace(policy, slo=slo, index_blocks_per_worker=min(policy.index_blocks_per_worker, bound))
-
-
-def _block_tokens(workload: Workload) -> int:
-    """The longest block in use."""
-    sizes = {request.block_tokens for request in workload.requests}
-    sizes |= {session.block_tokens for session in workload.sessions}
-    return max(sizes, default=MOONCAKE_BLOCK_TOKENS)
+def _policy(scenario: Scenario) -> Policy:
+    overrides = [f"routing.policy={scenario.policy}"]
+    if scenario.policy not in NAMED_POLICIES:
+        overrides = ["routing.policy=table", f"routing.table.bundle={scenario.policy}"]
+    return build_policy(load_settings(overrides=[*overrides, *scenario.settings]))

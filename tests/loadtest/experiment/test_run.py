@@ -4,7 +4,7 @@ import pytest
 
 from gateway.core.types import Role
 from loadtest.experiment.cells import cell_runs
-from loadtest.experiment.run import run_cell, watch_cell, worker_specs
+from loadtest.experiment.run import members_of, run_cell, watch_cell
 from loadtest.fleet.pools import parse_pools
 from loadtest.simulator.scenario import Scenario, simulate
 from tests.loadtest.experiment.experiment_lab import first_run, plan
@@ -48,7 +48,7 @@ def test_engines_may_differ_within_a_fleet() -> None:
     groups = [{"role": "prefill", "engine": "h100-llama8b"}, {"role": "decode", "engine": "a100-llama8b", "count": 2}]
     mixed = first_run(fleets={"pair": {"groups": groups}}, policies={"p": "remote"})
     same = first_run(fleets={"pair": {"pools": "1P2D", "engine": "h100-llama8b"}}, policies={"p": "remote"})
-    names = [(worker.worker_id, worker.role) for worker in worker_specs(mixed.cell)]
+    names = [(member.name, member.role) for member in members_of(mixed.cell)]
     assert names == [("prefill-0", Role.PREFILL), ("decode-0", Role.DECODE), ("decode-1", Role.DECODE)]
     slow, fast = run_cell(mixed).row, run_cell(same).row
     assert slow.tpot_p50_s is not None
