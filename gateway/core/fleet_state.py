@@ -7,7 +7,7 @@ alone. A sample is as old as its scrape, so what the ledger gained or lost since
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from gateway.core.ledger import Ledger, Tally
 from gateway.core.types import WorkerId, WorkerSample, WorkerSpec, WorkerView
@@ -87,7 +87,8 @@ class FleetState:
             return
         state.sample = sample
         state.view = None
-        state.tally_at_sample = replace(self._ledger.tally(worker_id))
+        tally = self._ledger.tally(worker_id)
+        state.tally_at_sample = Tally(tally.requests, tally.prefill_tokens, tally.kv_tokens)
 
     def use_samples_for(self, max_age_s: float) -> None:
         """Change the age up to which a sample is used."""

@@ -14,7 +14,7 @@ from gateway.core.hashing import hash64, rank_of
 from gateway.core.path.base import PolicyError
 from gateway.core.types import Candidate, WorkerView
 
-MAX_CANDIDATES = 8
+MAX_CANDIDATES = 4
 """How many scored workers a decision records; the best ones."""
 EVEN_PREFILL_TOKENS = 1024
 EVEN_REQUESTS = 4
@@ -114,10 +114,10 @@ def _weighted_means(columns: Sequence[tuple[str, float, Scores]], workers: int) 
     """By worker; a score that is missing is left out of its mean."""
     totals, weights = [0.0] * workers, [0.0] * workers
     for _, weight, scores in columns:
-        shown = [0.0 if score is None else score for score in scores]
-        counted = [0.0 if score is None else weight for score in scores]
-        totals = [total + weight * score for total, score in zip(totals, shown, strict=True)]
-        weights = [one + other for one, other in zip(weights, counted, strict=True)]
+        for place, score in enumerate(scores):
+            if score is not None:
+                totals[place] += weight * score
+                weights[place] += weight
     return [total / weight if weight else 0.0 for total, weight in zip(totals, weights, strict=True)]
 
 

@@ -183,8 +183,10 @@ class Router:
 
     def _worker_sampled(self, worker_id: WorkerId, sample: WorkerSample) -> None:
         if worker_id in self.fleet:
+            before = self.fleet[worker_id].kv_capacity_tokens
             self.fleet.sampled(worker_id, sample)
-            self._bound_index(worker_id)
+            if self.fleet[worker_id].kv_capacity_tokens != before:
+                self._bound_index(worker_id)
 
     def _bound_index(self, worker_id: WorkerId) -> None:
         # A worker cannot hold more than its KV cache, whatever was sent to it.

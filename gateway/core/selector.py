@@ -84,7 +84,8 @@ class Selector:
         for chain in chains[1:]:
             for worker_id, count in self._prefix.hit_blocks(chain).items():
                 blocks[worker_id] = blocks.get(worker_id, 0) + count
-        return {worker_id: ask.estimate.hit_tokens(count) for worker_id, count in blocks.items()}
+        tokens = {count: ask.estimate.hit_tokens(count) for count in set(blocks.values())}
+        return {worker_id: tokens[count] for worker_id, count in blocks.items()}
 
     def _pick_decode(self, ask: Ask, hits: dict[WorkerId, int]) -> _Pick | None:
         """The decode worker: the session's own, else the best by score.

@@ -22,8 +22,6 @@ from loadtest.engine.types import (
     TransferFinished,
 )
 
-QUEUED = (Phase.INTAKE, Phase.WAITING, Phase.TRANSFERRING, Phase.ARRIVED, Phase.READY)
-
 
 class Engine:
     """Continuous batching with chunked prefill over a finite, prefix-cached KV memory.
@@ -149,7 +147,7 @@ class Engine:
         scheduler, stepper, cache = self._scheduler, self._stepper, self._cache
         return EngineSnapshot(
             running=len(scheduler.running),
-            waiting=sum(sequence.phase in QUEUED for sequence in self._live.values()),
+            waiting=len(self._live) - scheduler.computing - len(self._held),
             kv_used_ratio=cache.used_blocks / cache.total_blocks,
             prefix_queried_tokens=scheduler.prefix_queried_tokens,
             prefix_hit_tokens=scheduler.prefix_hit_tokens,

@@ -66,6 +66,11 @@ class Scheduler:
         self._prefilling: list[LiveSequence] = []
         self._refused: tuple[LiveSequence, int] | None = None
 
+    @property
+    def computing(self) -> int:
+        """Sequences with work in the next step, or with a prompt under way."""
+        return len(self._prefilling) + len(self.decoding)
+
     def plan(self) -> StepPlan:
         """Choose the next work, giving out blocks and slots; a step that preempts admits nothing."""
         plan = StepPlan()

@@ -31,6 +31,9 @@ class HeldKv:
         self.next_end_s = NEVER_S
         """When the oldest lease ends."""
 
+    def __len__(self) -> int:
+        return len(self._leases)
+
     def hold(self, sequence: LiveSequence, now_s: float) -> None:
         """Begin a lease."""
         self._leases[sequence.request.request_id] = (now_s + self._lease_s, sequence)
@@ -66,9 +69,6 @@ class Delayed:
         self._serial = 0
         self.next_end_s = NEVER_S
         """When the first one comes back."""
-
-    def __len__(self) -> int:
-        return sum(sequence.phase is self._phase for _, _, sequence in self._heap)
 
     def add(self, sequence: LiveSequence, end_s: float) -> None:
         """Wait until `end_s`; equal ends keep the order in which they began."""

@@ -199,8 +199,12 @@ def test_hearing_first_tokens_only_changes_nothing(limits: dict[str, float], act
 @settings(max_examples=150, deadline=None)
 @given(limits=LIMITS, actions=st.lists(ACTION, max_size=30))
 def test_jumping_over_steps_changes_nothing(limits: dict[str, float], actions: list[dict | tuple]) -> None:
-    # Transfers end between steps here, so that no change falls on a step's very end, where a jump may put it first.
-    limits = limits | {"transfer_latency_s": 41 / 128, "transfer_bytes_per_s": 64.0, "hold_lease_s": 50 + 25 / 128}
+    # Transfers and leases end between steps, so that no change falls on a step's very end: a jump may put it first.
+    limits = limits | {
+        "transfer_latency_s": 41 / 128 + 2**-24,
+        "transfer_bytes_per_s": 64.0,
+        "hold_lease_s": 50 + 2**-20,
+    }
     jumping, stepping = Host(limits), Host(limits)
     with pytest.MonkeyPatch.context() as patch:
         run(jumping, actions)
