@@ -36,7 +36,7 @@ def plot_replay(comparisons: Sequence[Comparison], path: Path) -> None:
         name = f"{each.metric.upper()}, {each.setup.router}"
         pair = (sum(each.dynamo_ms) / len(each.dynamo_ms), sum(each.ours_ms) / len(each.ours_ms))
         groups.setdefault(name, []).append(pair)
-    title = "Dynamo's offline replay, Mooncake trace: P50, P90 and P99 of three fleets"
+    title = "Dynamo's offline replay, Mooncake trace:\nP50, P90 and P99 of three fleets"
     _plot({"milliseconds": (groups, 0.0)}, path, title=title)
 
 
