@@ -34,7 +34,8 @@ class Stepper:
         self._plans_ahead = plans_ahead
         self._stretch: Stretch | None = None
         self._may_start = False
-        self._later: list[tuple[Change, LiveSequence]] = []
+        self._before_plan: list[tuple[Change, LiveSequence]] = []
+        self._after_plan: list[tuple[Change, LiveSequence]] = []
 
     @property
     def may_start(self) -> bool:
@@ -61,12 +62,25 @@ class Stepper:
 
     def change(self, change: Change, sequence: LiveSequence, now_s: float) -> None:
         """Change the queue, the batch or the cache for the next plan that is open to it; no stretch outlasts that."""
-        self.cut(now_s)
-        if self._plans_ahead and (self._stretch is not None or self._scheduler.running):
-            self._later.append((change, sequence))
-        else:
+        self.settle(now_s)
+        if not self._plans_ahead or not (self._stretch or self._scheduler.running):
+            self.cut(now_s)
             change(sequence)
+        elif self._stretch is not None and self._end_after_next_step(self._stretch, now_s):
+            self._before_plan.append((change, sequence))
+        else:
+            self.cut(now_s)
+            self._after_plan.append((change, sequence))
         self._may_start = True
+
+    def _end_after_next_step(self, stretch: Stretch, now_s: float) -> bool:
+        """Where the step planned ahead is one more of the same, let the stretch end with it; False where it is not."""
+        begun = stretch.settled == 0 or stretch.step_end_s(stretch.settled) < now_s
+        steps = stretch.settled + begun + 1
+        if steps > stretch.steps:
+            return False
+        stretch.cut(steps)
+        return True
 
     def cut(self, now_s: float) -> None:
         """Let no step begin any more before the next plan."""
@@ -105,14 +119,13 @@ class Stepper:
             batch.begin(1)
 
     def _plan(self) -> StepPlan:
+        _make(self._before_plan)
         plan = self._scheduler.plan()
         while plan.is_empty and plan.preempted:
             plan = self._scheduler.plan()
-        if not self._later:
+        if not self._after_plan:
             return plan
-        later, self._later = self._later, []
-        for change, sequence in later:
-            change(sequence)
+        _make(self._after_plan)
         if plan.is_empty and not plan.reserved:
             return self._scheduler.plan()
         plan.steps = 1
@@ -156,3 +169,10 @@ class Stepper:
             self._batch.join(sequence)
         else:
             self.done.append(sequence)
+
+
+def _make(changes: list[tuple[Change, LiveSequence]]) -> None:
+    """Make all changes, and forget them."""
+    for change, sequence in changes:
+        change(sequence)
+    changes.clear()

@@ -39,7 +39,7 @@ def of_gateway() -> set[str]:
 
 def of_worker() -> set[str]:
     spec, _ = load_engine("h100-llama8b")
-    snapshot = EngineSnapshot(**dict.fromkeys(EngineSnapshot.__dataclass_fields__, 0))
+    snapshot = EngineSnapshot(**dict.fromkeys(EngineSnapshot.__struct_fields__, 0))
     page = exposition(model="m", spec=spec, snapshot=snapshot, stats=WorkerStats(), expired_holds=0).decode()
     return {re.split(r"[{ ]", line)[0] for line in page.splitlines() if not line.startswith("#")}
 

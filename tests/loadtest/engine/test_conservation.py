@@ -105,7 +105,9 @@ def below(segment: Segment) -> Iterator[Segment]:
 
 def live(lab: Lab) -> list[LiveSequence]:
     """The sequences in the engine, and those that left but keep their blocks until after the next plan."""
-    gone = [sequence for _, sequence in lab.engine._stepper._later if sequence.phase is Phase.GONE]
+    stepper = lab.engine._stepper
+    changes = [*stepper._before_plan, *stepper._after_plan]
+    gone = [sequence for _, sequence in changes if sequence.phase is Phase.GONE]
     return [*lab.engine._live.values(), *gone]
 
 
