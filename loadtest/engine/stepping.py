@@ -102,6 +102,8 @@ class Stepper:
         if stretch is None:
             return
         ended = stretch.ended_steps(now_s)
+        if ended == stretch.settled:
+            return
         batch = self._batch
         while stretch.settled < ended:
             first = stretch.settled == 0 and stretch.plan.beginners
