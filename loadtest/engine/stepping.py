@@ -75,8 +75,7 @@ class Stepper:
 
     def _end_after_next_step(self, stretch: Stretch, now_s: float) -> bool:
         """Where the step planned ahead is one more of the same, let the stretch end with it; False where it is not."""
-        begun = stretch.settled == 0 or stretch.step_end_s(stretch.settled) < now_s
-        steps = stretch.settled + begun + 1
+        steps = stretch.begun_steps(now_s) + 1
         if steps > stretch.steps:
             return False
         stretch.cut(steps)
@@ -88,12 +87,10 @@ class Stepper:
         stretch = self._stretch
         if stretch is None:
             return
-        # At the very end of a step the next one has not begun yet.
-        settled = stretch.settled
-        begun = settled == 0 or stretch.step_end_s(settled) < now_s
-        if settled + begun < stretch.steps:
-            stretch.cut(settled + begun)
-        if not begun:
+        begun = stretch.begun_steps(now_s)
+        if begun < stretch.steps:
+            stretch.cut(begun)
+        if begun == stretch.settled:
             self._end(stretch)
 
     def settle(self, now_s: float) -> None:

@@ -65,6 +65,11 @@ class Stretch:
             return self.start_s + self._price.seconds(step)
         return self.start_s + self._step_s * step
 
+    def begun_steps(self, now_s: float) -> int:
+        """How many have begun once those that ended are settled; at the very end of one the next has not."""
+        settled = self.settled
+        return settled + (settled == 0 or self.step_end_s(settled) < now_s)
+
     def ended_steps(self, now_s: float) -> int:
         """How many of its steps have ended by now."""
         if self.end_s <= now_s:

@@ -1,7 +1,6 @@
 """The numeric tools of the fit: errors are always relative to the measurement."""
 
 from collections.abc import Iterable
-from itertools import chain, combinations
 
 import numpy as np
 import numpy.typing as npt
@@ -20,24 +19,42 @@ def rounded(value: float) -> float:
 
 
 def relative_least_squares(features: Array, target: Array) -> Array:
-    """Coefficients, one per column and none negative, that minimise the sum of squared relative errors.
+    """Coefficients, one per column and none negative, that minimise the sum of squared relative errors."""
+    return non_negative_least_squares(features / target[:, None], np.ones_like(target))
 
-    With few columns the best can be had by trying: of the solutions that set some coefficients to zero and are best
-    in the others, it is the best one that is not negative.
-    """
-    weighted = features / target[:, None]
-    columns = range(features.shape[1])
-    subsets = chain.from_iterable(combinations(columns, size) for size in range(len(columns), 0, -1))
-    best, least_error = np.zeros(len(columns)), float(len(target))
-    for subset in map(list, subsets):
-        solution, *_ = np.linalg.lstsq(weighted[:, subset], np.ones_like(target), rcond=None)
-        error = float(np.sum((weighted[:, subset] @ solution - 1) ** 2))
-        if error < least_error and np.all(solution >= 0):
-            best, least_error = np.zeros(len(columns)), error
-            best[subset] = solution
-            if len(subset) == len(columns):
-                break
-    return best
+
+def non_negative_least_squares(matrix: Array, target: Array) -> Array:
+    """The x >= 0 that minimises |matrix x - target| (Lawson and Hanson, 1974, algorithm NNLS)."""
+    columns = matrix.shape[1]
+    # Columns of one length: their units differ by many orders of magnitude.
+    lengths = np.linalg.norm(matrix, axis=0)
+    scaled = matrix / np.where(lengths > 0, lengths, 1.0)
+    tolerance = 1e-10 * float(np.linalg.norm(target))
+    free = np.zeros(columns, dtype=np.bool_)
+    solution = np.zeros(columns)
+    for _ in range(3 * columns):
+        gradient = np.where(free, -np.inf, scaled.T @ (target - scaled @ solution))
+        best = int(np.argmax(gradient))
+        if gradient[best] <= tolerance:
+            break
+        free[best] = True
+        solution = _descend(scaled, target, solution, free)
+    return solution / np.where(lengths > 0, lengths, 1.0)
+
+
+def _descend(matrix: Array, target: Array, solution: Array, free: npt.NDArray[np.bool_]) -> Array:
+    """The best solution in the free columns; those that would go below zero are fixed there on the way."""
+    while free.any():
+        trial = np.zeros_like(solution)
+        trial[free], *_ = np.linalg.lstsq(matrix[:, free], target, rcond=None)
+        falling = free & (trial <= 0)
+        if not falling.any():
+            return trial
+        way = float(np.min(solution[falling] / (solution[falling] - trial[falling])))
+        solution = solution + way * (trial - solution)
+        free &= ~(falling & (solution <= 1e-12 * max(1.0, float(np.max(solution)))))
+        solution = np.where(free, solution, 0.0)
+    return np.zeros_like(solution)
 
 
 def isotonic(values: Iterable[float]) -> tuple[float, ...]:

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from loadtest.calibrate.nnls import non_negative_least_squares, robust_non_negative
+from loadtest.calibrate.nnls import robust_non_negative
+from loadtest.engine.fitting.regression import non_negative_least_squares
 
 RNG = np.random.default_rng(5)
 
