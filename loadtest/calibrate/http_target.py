@@ -17,7 +17,7 @@ from gateway.wire.disagg.nixl import decode_body, parse_prefill_answer, prefill_
 from loadtest.calibrate.target import Ask, AskError, Heard
 from loadtest.client.answer import error_message
 from loadtest.client.attempt import auth_headers
-from loadtest.client.http import HttpClient, HttpError, Origin, Sink
+from loadtest.client.http import Collected, HttpClient, HttpError, Origin, Sink
 from loadtest.client.sse import SseSplitter
 
 COMPLETIONS = "/v1/completions"
@@ -108,20 +108,8 @@ class _Listener:
         return time.perf_counter() * self.speed
 
 
-@dataclass(slots=True)
-class _Collector:
-    status: int = 0
-    body: bytearray = field(default_factory=bytearray)
-
-    def on_sent(self) -> None:
-        self.body.clear()
-
-    def on_head(self, status: int, headers: Mapping[str, str]) -> None:
-        del headers
-        self.status = status
-
-    def on_body(self, data: bytes) -> None:
-        self.body += data
+class _Page(Collected):
+    """A page of the worker's."""
 
     def page(self, name: str) -> bytes:
         """The body of a 200; raises AskError for any other answer."""
@@ -142,7 +130,7 @@ def _as_ask_error(url: str, timeout_s: float) -> Iterator[None]:
 
 async def read_page(url: str, name: str, *, api_key: str | None, timeout_s: float) -> bytes:
     """A page of a server, such as `/v1/models`; raises AskError."""
-    collected = _Collector()
+    collected = _Page()
     with _as_ask_error(url, timeout_s):
         client = HttpClient(Origin.of(url))
         try:
@@ -170,7 +158,7 @@ class HttpTarget:
 
     async def prefill(self, ask: Ask) -> bytes:
         """The prefill leg as the gateway sends it."""
-        collected = _Collector()
+        collected = _Page()
         await self._send(prefill_body(self._body(ask), Endpoint.COMPLETIONS), collected)
         params = parse_prefill_answer(collected.page("prefill leg")).kv_transfer_params
         if params is None:
@@ -179,7 +167,7 @@ class HttpTarget:
 
     async def metrics(self) -> str:
         """The worker's /metrics page."""
-        collected = _Collector()
+        collected = _Page()
         await self._send(b"", collected, method="GET", target="/metrics")
         return collected.page("/metrics").decode()
 

@@ -188,7 +188,7 @@ class HttpClient:
 
     async def get(self, target: str, *, headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
         """Status and whole body of a GET."""
-        sink = _Collected()
+        sink = Collected()
         await self.send("GET", target, sink, headers=headers)
         return sink.status, bytes(sink.body)
 
@@ -225,7 +225,7 @@ class HttpClient:
         return connection
 
 
-class _Collected:
+class Collected:
     """Keeps a whole answer."""
 
     def __init__(self) -> None:
