@@ -233,13 +233,16 @@ class Collected:
         self.body = bytearray()
 
     def on_sent(self) -> None:
+        """Begin anew: an earlier try may have brought a part."""
         self.body.clear()
 
     def on_head(self, status: int, headers: Mapping[str, str]) -> None:
+        """Keep the status."""
         del headers
         self.status = status
 
     def on_body(self, data: bytes) -> None:
+        """Add to the body."""
         self.body += data
 
 
