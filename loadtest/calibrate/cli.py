@@ -24,9 +24,9 @@ from loadtest.calibrate.outcome import doubts
 from loadtest.calibrate.plan import Plan
 from loadtest.calibrate.refine import refine
 from loadtest.calibrate.tables import price_table, refinement_table, residual_table
-from loadtest.engine.cost_file import read_shipped
 from loadtest.engine.engine_file import SUFFIX, EngineFile, read_engine_file, write_engine_file
 from loadtest.engine.presets import UnknownEngine, load_engine
+from policy_store.costs.file import read_shipped
 
 OnPlan = Callable[[Plan], object]
 OnSent = Callable[[int], object]

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gateway.core.step_cost import CostTable
 from gateway.wire.decision_record import DecisionRecord
 from loadtest.calibrate.logged import log_observations
 from loadtest.calibrate.observation import predicted_seconds
 from loadtest.calibrate.plan import Kind
-from loadtest.engine.cost import CostTable
 from loadtest.engine.types import EngineSpec
 
 

@@ -11,13 +11,13 @@ from itertools import pairwise
 
 import numpy as np
 
+from gateway.core.step_cost import AttentionTerms, StepWork
 from loadtest.calibrate.limits import CalibrationError
 from loadtest.calibrate.nnls import robust_non_negative
 from loadtest.calibrate.observation import Observation
 from loadtest.calibrate.plan import Kind
-from loadtest.engine.cost import StepWork
-from loadtest.engine.cost_file import AttentionTerms, Knots
 from loadtest.engine.fitting.regression import Array, rounded
+from policy_store.costs.file import Knots
 
 NEAREST_KNOTS = 1.1
 """Knots of the token curve differ by at least this factor."""

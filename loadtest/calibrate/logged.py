@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gateway.core.step_cost import StepWork
 from gateway.core.types import Decision, OutcomeKind, Path
 from gateway.wire.decision_record import DecisionRecord
 from loadtest.calibrate.observation import Observation, prefill_steps
 from loadtest.calibrate.plan import Kind
-from loadtest.engine.cost import StepWork
 from loadtest.engine.fitting.regression import Array
 
 QUEUED_SHARE = 0.02

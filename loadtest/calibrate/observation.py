@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gateway.core.step_cost import CostTable, StepWork
 from loadtest.calibrate.plan import Kind, Probe
 from loadtest.calibrate.target import Heard
-from loadtest.engine.cost import CostTable, StepWork
 from loadtest.engine.types import EngineSpec
 
 SETTLE_TOKENS = 2

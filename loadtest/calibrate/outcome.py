@@ -9,15 +9,15 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
+from gateway.core.step_cost import CostTable
 from loadtest.calibrate.fit import Fitted, fit, fit_transfer
 from loadtest.calibrate.limits import Limits
 from loadtest.calibrate.observation import Observation, predicted_seconds
 from loadtest.calibrate.plan import Kind
-from loadtest.engine.cost import CostTable, to_table
-from loadtest.engine.cost_file import CostFile, Knots, Provenance, Residual, Source
 from loadtest.engine.engine_file import Calibration, EngineFile
 from loadtest.engine.fitting.regression import residual_of
 from loadtest.engine.types import EngineSpec
+from policy_store.costs.file import CostFile, Knots, Provenance, Residual, Source, to_table
 
 FORMULA = (
     "first token = intake + intake_token * prompt + steps of the prompt's chunks",

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
+from gateway.core.step_cost import AttentionTerms, CostTable
 from loadtest.calibrate.observation import Observation, predicted_seconds
 from loadtest.calibrate.plan import Kind
-from loadtest.engine.cost import CostTable, to_table
-from loadtest.engine.cost_file import AttentionTerms, CostFile, Knots
 from loadtest.engine.engine_file import EngineFile
 from loadtest.engine.fitting.regression import isotonic, rounded
+from policy_store.costs.file import CostFile, Knots, to_table
 
 LEAST_OBSERVATIONS = 20
 """Of a kind, to fit a factor to."""

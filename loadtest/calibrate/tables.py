@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from rich.box import SIMPLE_HEAD
 from rich.table import Column, Table
 
+from gateway.core.step_cost import CostTable, StepWork
 from loadtest.calibrate.observation import prefill_steps
 from loadtest.calibrate.plan import Kind
 from loadtest.calibrate.refine import Refined
-from loadtest.engine.cost import CostTable, StepWork, to_table
-from loadtest.engine.cost_file import Residual
 from loadtest.engine.engine_file import EngineFile
 from loadtest.engine.types import EngineSpec
+from policy_store.costs.file import Residual, to_table
 
 PREFILL_TOKENS = (512, 2048, 8192)
 BATCHES = (1, 8, 32, 64)

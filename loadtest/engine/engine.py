@@ -5,13 +5,12 @@ left the next step starts at that same instant. Steps that only repeat each othe
 whatever comes between them ends the stretch with the step under way. Time comes in as an argument and never goes back.
 """
 
-from loadtest.engine.cost import transfer_seconds
 from loadtest.engine.kv_cache import Hashes, KvCache
 from loadtest.engine.scheduler import Scheduler
 from loadtest.engine.sequence import LiveSequence, Phase
 from loadtest.engine.stepping import NEVER_S, Change, Stepper
 from loadtest.engine.stretch import CostModel
-from loadtest.engine.transfer import Delayed, HeldKv, Link
+from loadtest.engine.transfer import Delayed, HeldKv, Link, transfer_seconds
 from loadtest.engine.types import (
     EngineEvent,
     EngineRequest,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from loadtest.engine.cost import CostTable, to_table
-from loadtest.engine.cost_file import CostFile
+from gateway.core.step_cost import CostTable
 from loadtest.engine.types import EngineSpec
+from policy_store.costs.file import CostFile, to_table
 
 SUFFIX = ".json"
 """Tells a file from a preset's name."""

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from loadtest.engine.cost_file import AttentionTerms, CostFile, Knots, Provenance, Residual, Source, write
+from gateway.core.step_cost import AttentionTerms
 from loadtest.engine.fitting import sources
 from loadtest.engine.fitting.attention import MAX_SEQUENCES, check_chunks, fit_attention
 from loadtest.engine.fitting.dense import (
@@ -24,6 +24,7 @@ from loadtest.engine.fitting.shapes import LLAMA_70B, Deployment, Precision
 from loadtest.engine.fitting.sources import SIM_ORIGIN
 from loadtest.engine.fitting.systems import AIC_SOURCE, H100
 from loadtest.engine.presets import DEPLOYMENTS
+from policy_store.costs.file import CostFile, Knots, Provenance, Residual, Source, write
 
 FORMULA = (
     "step = step_overhead + dense(tokens) + collective(tokens) + output_layer(sequences) + attention",

@@ -1,4 +1,4 @@
-"""The engines that can be emulated by name: limits here, prices in `costs/<name>.json`.
+"""The engines that can be emulated by name: limits here, prices in `policy_store/costs/<name>.json`.
 
 Where the numbers come from:
 
@@ -17,11 +17,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from loadtest.engine.cost import CostTable, load_cost_table
+from gateway.core.step_cost import CostTable
 from loadtest.engine.engine_file import SUFFIX, load_engine_file
 from loadtest.engine.fitting.shapes import LLAMA_8B, LLAMA_70B, QWEN3_32B, Deployment, Precision
 from loadtest.engine.fitting.systems import A100, H100, H200
 from loadtest.engine.types import EngineSpec
+from policy_store.costs.file import load_cost_table
 
 BLOCK_TOKENS = 64
 MEMORY_SHARE = 0.9

@@ -9,7 +9,7 @@ Every sequence that decodes is in every step: the token budget is at least as la
 
 from collections import deque
 
-from loadtest.engine.cost import StepWork
+from gateway.core.step_cost import StepWork
 from loadtest.engine.decoding import DecodeBatch
 from loadtest.engine.kv_cache import KvCache
 from loadtest.engine.sequence import LiveSequence, Phase

@@ -6,7 +6,7 @@ one that does not.
 
 from typing import Protocol
 
-from loadtest.engine.cost import StepWork
+from gateway.core.step_cost import StepWork
 from loadtest.engine.scheduler import StepPlan
 
 

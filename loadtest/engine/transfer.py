@@ -5,6 +5,7 @@ from heapq import heappop, heappush
 
 from loadtest.engine.sequence import LiveSequence, Phase
 from loadtest.engine.stepping import NEVER_S
+from loadtest.engine.types import EngineSpec
 
 
 class Link:
@@ -90,3 +91,8 @@ class Delayed:
             due.append(heappop(self._heap)[2])
             self.drop_left()
         return due
+
+
+def transfer_seconds(tokens: int, spec: EngineSpec) -> float:
+    """How long the KV of `tokens` tokens takes to arrive over an idle link."""
+    return spec.transfer_latency_s + tokens * spec.kv_bytes_per_token / spec.transfer_bytes_per_s

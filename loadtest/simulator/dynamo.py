@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from loadtest.engine.cost import StepWork
+from gateway.core.step_cost import StepWork
 from loadtest.engine.engine import Engine
 from loadtest.engine.types import EngineSnapshot, EngineSpec
 from loadtest.simulator.flight import Flight

@@ -16,7 +16,6 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from loadtest.engine.cost_file import Residual
 from loadtest.engine.fitting.overhead import fit_step_overhead
 from loadtest.engine.fitting.rtx import profiled_costs
 from loadtest.engine.fitting.sources import read_measured_run
@@ -24,6 +23,7 @@ from loadtest.validate.measured_benches import BENCHES, Bench, engine_spec, prof
 from loadtest.validate.measured_plot import plot_runs
 from loadtest.validate.measured_replay import replay, requests_of
 from loadtest.validate.measured_times import METRICS, RequestTimes, measured_times
+from policy_store.costs.file import Residual
 
 BOUND = 0.2
 """Of the measurement."""

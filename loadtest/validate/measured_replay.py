@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from loadtest.engine.cost import CostTable
+from gateway.core.step_cost import CostTable
 from loadtest.engine.engine import Engine
 from loadtest.engine.types import EngineEvent, EngineRequest, EngineSpec, FinishReason, RequestFinished, TokenMade
 from loadtest.validate.measured_times import RequestTimes

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from loadtest.engine.cost import CostTable, to_table
+from gateway.core.step_cost import CostTable
 from loadtest.engine.engine import Engine
 from loadtest.engine.fit_costs import fit
 from loadtest.engine.fitting.overhead import fit_step_overhead
@@ -24,6 +24,7 @@ from loadtest.validate.silicon_protocols import ALTERNATIVES, PROTOCOLS, SOURCES
 from loadtest.validate.silicon_rows import Benchmark, SiliconRow, read_benchmarks
 from loadtest.validate.silicon_summary import GroupErrors, summarise
 from loadtest.validate.silicon_tables import alternatives_table, groups_table, protocol_text, rows_table
+from policy_store.costs.file import to_table
 
 
 class Prices:

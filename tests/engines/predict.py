@@ -25,13 +25,13 @@ import yaml
 from rich.console import Console
 from rich.table import Column, Table
 
+from gateway.core.step_cost import CostTable, StepWork
 from gateway.core.types import Endpoint, SloTarget
 from loadtest.calibrate.live import CalibrationOptions, calibrate
 from loadtest.calibrate.tables import price_table, residual_table
 from loadtest.client.options import LoadOptions
 from loadtest.client.records import Record
 from loadtest.client.runner import run_load, warm_up
-from loadtest.engine.cost import CostTable, StepWork, to_table
 from loadtest.engine.engine_file import SUFFIX, EngineFile, write_engine_file
 from loadtest.fleet.pools import parse_pools
 from loadtest.fleet.processes import running, wait_until_ready
@@ -39,6 +39,7 @@ from loadtest.report.summary import PathSummary, summarise
 from loadtest.simulator.scenario import Scenario, run_workload
 from loadtest.traces.types import TraceRequest
 from loadtest.traces.workload import Workload
+from policy_store.costs.file import to_table
 from tests.engines.engine_pair import Engines, EnginesAbsentError, Pair, running_pair
 
 MODELS = {"tiny": "tiny-llama", "smol": "SmolLM2-135M-Instruct"}

@@ -5,12 +5,12 @@ pair of query and key, and time to read the cache. A pair costs the same whether
 """
 
 from collections.abc import Iterable
+from dataclasses import astuple, fields
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
-from loadtest.engine.cost_file import AttentionTerms, Residual
+from gateway.core.step_cost import AttentionTerms
 from loadtest.engine.fitting.regression import Array, relative_least_squares, residual_of, rounded
 from loadtest.engine.fitting.shapes import Deployment
 from loadtest.engine.fitting.sources import (
@@ -20,6 +20,7 @@ from loadtest.engine.fitting.sources import (
     read_decode_attention,
     read_prefill_attention,
 )
+from policy_store.costs.file import Residual
 
 MAX_SEQUENCES = 256
 """Batches above the presets' bound on running sequences are left out."""
@@ -49,7 +50,7 @@ def check_chunks(deployment: Deployment, terms: AttentionTerms, data: Path) -> R
     """Chunks over a prefix against LLMServingSim's, whose kernel reads one head's keys serially."""
     chunks = read_chunk_attention(data)
     features = np.array([_chunk_row(*point) for point in chunks])
-    predicted = features @ np.array(msgspec.structs.astuple(terms)) / deployment.model.layers
+    predicted = features @ np.array(astuple(terms)) / deployment.model.layers
     against = f"{SIM_ATTENTION}: prefill rows, not fitted to"
     return residual_of("attention: chunk over a prefix", against, np.array([*chunks.values()]), predicted)
 
@@ -72,4 +73,4 @@ def _chunk_row(new: int, before: int) -> Row:
 
 def _terms(solution: Array) -> AttentionTerms:
     values: Iterable[float] = map(rounded, solution)
-    return AttentionTerms(**dict(zip(AttentionTerms.__struct_fields__, values, strict=True)))
+    return AttentionTerms(**dict(zip((field.name for field in fields(AttentionTerms)), values, strict=True)))

@@ -6,11 +6,11 @@ work at the same time, so one of them stands for all.
 
 from pathlib import Path
 
-from loadtest.engine.cost_file import Knots, Residual
 from loadtest.engine.fitting.products import ProductTimes, product_times
 from loadtest.engine.fitting.regression import isotonic, residual, rounded
 from loadtest.engine.fitting.shapes import BYTES, Deployment, Precision
 from loadtest.engine.fitting.sources import Gpu, Table, read_all_reduce, read_gpu, sim_layers_file
+from policy_store.costs.file import Knots, Residual
 
 TOKEN_KNOTS = (
     *(1, 16, 32, 64, 128, 192, 256, 257, 512, 513, 768, 1024, 1280, 1536, 1792),

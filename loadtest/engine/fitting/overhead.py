@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from loadtest.engine.cost import CostTable, StepWork
+from gateway.core.step_cost import CostTable, StepWork
 from loadtest.engine.fitting.rtx import ProfiledModel, profiled_costs
 from loadtest.engine.fitting.shapes import LLAMA_8B
 from loadtest.engine.fitting.sources import read_measured_run

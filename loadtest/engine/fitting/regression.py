@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from loadtest.engine.cost_file import Knots, Residual
+from policy_store.costs.file import Knots, Residual
 
 Array = npt.NDArray[np.float64]
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from loadtest.engine.cost import CostTable, Curve, StepWork
-from loadtest.engine.cost_file import AttentionTerms, Residual
+from gateway.core.step_cost import AttentionTerms, CostTable, Curve, StepWork
 from loadtest.engine.fitting.regression import Array, isotonic, relative_least_squares, residual_of
 from loadtest.engine.fitting.rtx_profile import AttentionPoint, KernelProfile, profile_file, read_profile
 from loadtest.engine.fitting.shapes import BYTES
+from policy_store.costs.file import Residual
 
 PER_STEP = ("embedding", "final_layernorm")
 PER_LAYER_TWICE = ("layernorm",)

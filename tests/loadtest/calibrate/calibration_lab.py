@@ -4,14 +4,15 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from gateway.core.step_cost import CostTable, StepWork
 from loadtest.calibrate.limits import Limits
 from loadtest.calibrate.outcome import engine_file
 from loadtest.calibrate.plan import Plan, make_plan
 from loadtest.calibrate.prober import Measured, Prober, Texts
-from loadtest.engine.cost import CostTable, StepWork, to_table
 from loadtest.engine.engine_file import Calibration, EngineFile
 from loadtest.engine.presets import load_engine
 from loadtest.engine.types import EngineSpec
+from policy_store.costs.file import to_table
 from tests.loadtest.calibrate.engine_target import EngineTarget
 
 CALIBRATION = Calibration(

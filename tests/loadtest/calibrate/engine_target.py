@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 import msgspec
 import numpy as np
 
+from gateway.core.step_cost import CostTable
 from loadtest.calibrate.target import Ask, Heard
-from loadtest.engine.cost import CostTable
 from loadtest.engine.engine import Engine
 from loadtest.engine.types import EngineEvent, EngineRequest, EngineSpec, RequestFinished, TokenMade
 from loadtest.worker import tokenizer

@@ -5,11 +5,11 @@ from random import Random
 
 import msgspec
 
+from gateway.core.step_cost import CostTable
 from gateway.core.types import Decision, Outcome, OutcomeKind, WorkerId, WorkerSpec
 from gateway.policies import build_policy
 from gateway.settings import load_settings
 from gateway.wire.decision_record import DecisionRecord
-from loadtest.engine.cost import CostTable
 from loadtest.engine.engine import Engine
 from loadtest.engine.types import EngineSpec
 from loadtest.fleet.pools import parse_pools

@@ -10,11 +10,11 @@ from typer.testing import CliRunner, Result
 from gateway.wire.decision_record import encode_record
 from loadtest.calibrate.cli import calibrate
 from loadtest.calibrate.refine import scaled
-from loadtest.engine.cost_file import read_shipped
 from loadtest.engine.engine_file import EngineFile, read_engine_file, write_engine_file
 from loadtest.engine.presets import load_engine
 from loadtest.fleet.processes import first_line, running
 from loadtest.worker.config import WorkerConfig
+from policy_store.costs.file import read_shipped
 from tests.loadtest.calibrate.log_lab import simulated_log
 
 NAME = "h100-llama8b"

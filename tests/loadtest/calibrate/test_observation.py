@@ -1,5 +1,6 @@
 import pytest
 
+from gateway.core.step_cost import StepWork
 from loadtest.calibrate.observation import (
     decode_observation,
     median_observation,
@@ -8,7 +9,6 @@ from loadtest.calibrate.observation import (
 )
 from loadtest.calibrate.plan import Kind, Probe
 from loadtest.calibrate.target import Heard
-from loadtest.engine.cost import StepWork
 
 
 def stream(first_s: float, step_s: float, tokens: int, *, prompt: int = 100) -> Heard:

@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
+from gateway.core.step_cost import StepWork
 from loadtest.calibrate.drift import drift
 from loadtest.calibrate.logged import log_observations
 from loadtest.calibrate.observation import Observation
 from loadtest.calibrate.plan import Kind
 from loadtest.calibrate.refine import refine, scaled
-from loadtest.engine.cost import StepWork, to_table
-from loadtest.engine.cost_file import read_shipped
 from loadtest.engine.engine_file import EngineFile
 from loadtest.engine.presets import load_engine
+from policy_store.costs.file import read_shipped, to_table
 from tests.loadtest.calibrate.log_lab import simulated_log
 
 NAME = "h100-llama8b"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from loadtest.engine.cost import StepWork
+from gateway.core.step_cost import StepWork
 from loadtest.engine.engine import Engine
 from loadtest.engine.types import (
     EngineEvent,

@@ -3,8 +3,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from loadtest.engine.cost import StepWork, load_cost_table
-from loadtest.engine.cost_file import read_shipped
+from gateway.core.step_cost import StepWork
 from loadtest.engine.engine_file import (
     EngineFile,
     EngineFileError,
@@ -13,6 +12,7 @@ from loadtest.engine.engine_file import (
     write_engine_file,
 )
 from loadtest.engine.presets import ENGINES
+from policy_store.costs.file import load_cost_table, read_shipped
 
 NAME = "h100-llama8b"
 FILE = EngineFile(limits=ENGINES[NAME], max_model_len=8192, costs=read_shipped(NAME))

@@ -8,17 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtest.engine import fit_costs
-from loadtest.engine.cost_file import Knots
 from loadtest.engine.fitting.overhead import decode_seconds
 from loadtest.engine.fitting.products import ProductTimes
 from loadtest.engine.fitting.regression import isotonic, relative_least_squares, residual, rounded
 from loadtest.engine.fitting.shapes import LLAMA_8B, LLAMA_70B, QWEN3_32B, Deployment, Model, Precision, Product
 from loadtest.engine.fitting.systems import A100, H100, H200
 from loadtest.engine.presets import DEPLOYMENTS
+from policy_store.costs.file import Knots
 
 REPOSITORY = Path(__file__).parents[3]
 COSTS = Path(os.environ.get("TIDEGATE_SHARED", REPOSITORY.parent / "shared")) / "data" / "costs"
-SHIPPED = REPOSITORY / "loadtest" / "engine" / "costs"
+SHIPPED = REPOSITORY / "policy_store" / "costs"
 
 
 @pytest.mark.shared_data

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from loadtest.engine.cost import StepWork
+from gateway.core.step_cost import StepWork
 from loadtest.engine.fitting import overhead
 from loadtest.engine.fitting.overhead import BENCH, BENCH_MODEL, decode_seconds, fit_step_overhead
 from loadtest.engine.fitting.rtx import profiled_costs

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.engine.cost import StepWork
+from gateway.core.step_cost import StepWork
 from loadtest.engine.fitting.rtx import Link, ProfiledModel, all_reduce_seconds, profiled_costs
 from loadtest.engine.fitting.rtx_profile import profile_file, read_profile
 

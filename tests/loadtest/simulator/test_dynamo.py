@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.engine.cost import StepWork
+from gateway.core.step_cost import StepWork
 from loadtest.engine.engine import Engine
 from loadtest.simulator.dynamo import KvRouter, ReplayCosts, RoundRobin
 from loadtest.simulator.flight import NOWHERE, Flight

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from loadtest.engine.cost import CostTable, Curve
-from loadtest.engine.cost_file import AttentionTerms
+from gateway.core.step_cost import AttentionTerms, CostTable, Curve
 from loadtest.engine.types import EngineRequest, EngineSpec
 from loadtest.validate.measured_replay import replay, requests_of
 from tests.loadtest.validate.measured_lab import small_run

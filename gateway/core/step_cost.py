@@ -1,21 +1,16 @@
 """Prices of engine work, in seconds.
 
 A step costs a fixed overhead, plus the dense layers by its tokens, the output layer by its sequences, and attention
-by what every query token reads. Nothing here knows why a step holds the work that it holds.
+by what every query token reads. The rule of this module: nothing here knows why a step holds the work that it holds.
 """
 
 from bisect import bisect_right
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, fields
 from itertools import pairwise
-
-import msgspec
-
-from loadtest.engine.cost_file import AttentionTerms, CostFile, Knots, read_shipped
-from loadtest.engine.types import EngineSpec
+from typing import NamedTuple
 
 
-class StepWork(msgspec.Struct, frozen=True, kw_only=True):
+class StepWork(NamedTuple):
     """What one engine step computes."""
 
     prefill: tuple[tuple[int, int], ...] = ()
@@ -64,7 +59,7 @@ class Curve:
         return Curve(xs, tuple(self.at(x) + other.at(x) for x in xs))
 
 
-class AffineStretch(msgspec.Struct, frozen=True):
+class AffineStretch(NamedTuple):
     """Steps of which each takes the same time longer than the one before, as its sequences grow."""
 
     first_s: float
@@ -73,6 +68,29 @@ class AffineStretch(msgspec.Struct, frozen=True):
     def seconds(self, steps: int) -> float:
         """How long the first `steps` steps take together."""
         return steps * (self.first_s + self.growth_s * (steps - 1) / 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionTerms:
+    """Seconds that the attention kernels of all layers take, by what they do."""
+
+    launch_s: float
+    """Once per step."""
+    prefill_sequence_s: float
+    """Per prompt chunk."""
+    prefill_token_s: float
+    """Per new token of a chunk."""
+    prefill_pair_s: float
+    """Per pair of a new token and a token that it attends to, cached ones included."""
+    decode_sequence_s: float
+    """Per sequence that adds one token."""
+    kv_token_s: float
+    """Per cached token read once: a decode's context, a chunk's prefix."""
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            if not getattr(self, one.name) >= 0:
+                raise ValueError(f"{one.name} must be at least 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,31 +133,3 @@ class CostTable:
             + cost.decode_sequence_s * decodes
             + cost.kv_token_s * (read_tokens + work.decode_context_tokens)
         )
-
-
-def transfer_seconds(tokens: int, spec: EngineSpec) -> float:
-    """How long the KV of `tokens` tokens takes to arrive over an idle link."""
-    return spec.transfer_latency_s + tokens * spec.kv_bytes_per_token / spec.transfer_bytes_per_s
-
-
-@cache
-def load_cost_table(name: str) -> CostTable:
-    """The shipped cost table called `name`; `LookupError` where there is none."""
-    return to_table(read_shipped(name))
-
-
-def to_table(file: CostFile) -> CostTable:
-    """The table that a cost file describes; `ValueError` where its numbers are not monotone."""
-    tokens = _curve(file.dense)
-    return CostTable(
-        name=file.name,
-        step_overhead_s=file.step_overhead_s,
-        sequence_overhead_s=file.sequence_overhead_s,
-        tokens=tokens if file.collective is None else tokens.plus(_curve(file.collective)),
-        sequences=_curve(file.output_layer),
-        attention=file.attention,
-    )
-
-
-def _curve(knots: Knots) -> Curve:
-    return Curve(knots.at, knots.seconds)

@@ -1,13 +1,13 @@
 import dataclasses
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.engine.cost import CostTable, Curve, StepWork, load_cost_table, transfer_seconds
-from loadtest.engine.cost_file import read_shipped, render
+from gateway.core.step_cost import CostTable, Curve, StepWork
 from loadtest.engine.presets import ENGINES
+from loadtest.engine.transfer import transfer_seconds
+from policy_store.costs.file import load_cost_table, read_shipped, render
 from tests.loadtest.engine.engine_lab import SPEC
 
 NAMES = sorted(ENGINES)
@@ -28,14 +28,14 @@ def step_ms(name: str, **work: object) -> float:
 def test_more_work_never_takes_less_time(table: CostTable, work: StepWork, more: int) -> None:
     base_s = table.step_seconds(work)
     larger = [
-        msgspec.structs.replace(work, prefill=(*work.prefill, (more, 0))),
-        msgspec.structs.replace(work, decode_sequences=work.decode_sequences + more),
-        msgspec.structs.replace(work, decode_context_tokens=work.decode_context_tokens + more),
+        work._replace(prefill=(*work.prefill, (more, 0))),
+        work._replace(decode_sequences=work.decode_sequences + more),
+        work._replace(decode_context_tokens=work.decode_context_tokens + more),
     ]
     if work.prefill:
         (new, before), *rest = work.prefill
-        larger.append(msgspec.structs.replace(work, prefill=((new + more, before), *rest)))
-        larger.append(msgspec.structs.replace(work, prefill=((new, before + more), *rest)))
+        larger.append(work._replace(prefill=((new + more, before), *rest)))
+        larger.append(work._replace(prefill=((new, before + more), *rest)))
     assert all(table.step_seconds(other) >= base_s for other in larger)
 
 

@@ -1,14 +1,18 @@
 """The format of a cost file: what is priced, the numbers, and where they come from.
 
-One file per engine lies in `costs/`; `python -m loadtest.engine.fit_costs` writes them and nobody edits them.
+The rule of this module: one file per engine lies beside it; `python -m loadtest.engine.fit_costs` writes them and
+nobody edits them.
 """
 
 import re
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
+
+from gateway.core.step_cost import AttentionTerms, CostTable, Curve
 
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
@@ -21,23 +25,6 @@ class Knots(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     at: tuple[int, ...]
     """Tokens or sequences in the step."""
     seconds: tuple[float, ...]
-
-
-class AttentionTerms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Seconds that the attention kernels of all layers take, by what they do."""
-
-    launch_s: Seconds
-    """Once per step."""
-    prefill_sequence_s: Seconds
-    """Per prompt chunk."""
-    prefill_token_s: Seconds
-    """Per new token of a chunk."""
-    prefill_pair_s: Seconds
-    """Per pair of a new token and a token that it attends to, cached ones included."""
-    decode_sequence_s: Seconds
-    """Per sequence that adds one token."""
-    kv_token_s: Seconds
-    """Per cached token read once: a decode's context, a chunk's prefix."""
 
 
 class Residual(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -88,7 +75,7 @@ class CostFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 def read_shipped(name: str) -> CostFile:
     """The cost file that comes with the package; `LookupError` where there is none."""
-    file = resources.files(__package__) / "costs" / f"{name}.json"
+    file = resources.files(__package__) / f"{name}.json"
     if not file.is_file():
         raise LookupError(f"no cost table is called {name!r}")
     return msgspec.json.decode(file.read_bytes(), type=CostFile)
@@ -105,3 +92,26 @@ def write(file: CostFile, directory: Path) -> Path:
     path = directory / f"{file.name}.json"
     path.write_text(render(file), encoding="utf-8")
     return path
+
+
+@cache
+def load_cost_table(name: str) -> CostTable:
+    """The shipped cost table called `name`; `LookupError` where there is none."""
+    return to_table(read_shipped(name))
+
+
+def to_table(file: CostFile) -> CostTable:
+    """The table that a cost file describes; `ValueError` where its numbers are not monotone."""
+    tokens = _curve(file.dense)
+    return CostTable(
+        name=file.name,
+        step_overhead_s=file.step_overhead_s,
+        sequence_overhead_s=file.sequence_overhead_s,
+        tokens=tokens if file.collective is None else tokens.plus(_curve(file.collective)),
+        sequences=_curve(file.output_layer),
+        attention=file.attention,
+    )
+
+
+def _curve(knots: Knots) -> Curve:
+    return Curve(knots.at, knots.seconds)

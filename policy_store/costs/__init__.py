@@ -1,0 +1,1 @@
+"""What engine work costs: the format, and the tables that come with the project."""
