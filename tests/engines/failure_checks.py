@@ -145,7 +145,7 @@ def _kill_under_load(lab: Lab, worker: Worker, *, output_tokens: int) -> tuple[l
     with load.running():
         load.wait_for(BEFORE_KILL_REQUESTS)
         if worker is lab.pair.decode:
-            until(lambda: lab.count(worker, "vllm:num_requests_running") == CLIENTS, "all requests are at D")
+            until(lambda: lab.count(worker, "vllm:num_requests_running") >= CLIENTS // 2, "half of the load is at D")
         killed_s = time.monotonic()
         worker.kill()
         until(lambda: _breaker(lab, worker) == 3, f"{worker.name} is known to be down", patience_s=60.0)
