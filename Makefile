@@ -46,7 +46,7 @@ bench: $(STAMP)
 
 # Rewrites requirements.lock (everything) and requirements.runtime.lock (what the image needs) from pyproject.toml (the only target that needs uv).
 lock:
-	uv pip compile pyproject.toml --extra loadtest --extra dev --universal --generate-hashes --no-emit-index-url --no-header \
+	uv pip compile pyproject.toml --extra loadtest --extra learn --extra dev --universal --generate-hashes --no-emit-index-url --no-header \
 		-o requirements.lock
 	uv pip compile pyproject.toml -c requirements.lock --universal --generate-hashes --no-emit-index-url --no-header \
 		--no-annotate -o requirements.runtime.lock

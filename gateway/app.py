@@ -34,7 +34,8 @@ from gateway.fleet.members import members_of
 from gateway.fleet.monitor import FleetMonitor
 from gateway.fleet.registry import Registry
 from gateway.policies import build_policy
-from gateway.reload import Reloader, allow_list
+from gateway.reload import Reloader, allow_list, keep_following
+from gateway.selection import select
 from gateway.settings import LegSettings, Settings
 from gateway.telemetry.decisions import DecisionLog
 from gateway.telemetry.exposition import Exposition
@@ -93,7 +94,8 @@ async def open_gateway(
         OSError: the journal file exists already, or cannot be made.
     """
     require_guarded_admin(settings)
-    policy = policy or build_policy(settings)
+    selected = select(settings.routing)
+    policy = policy or build_policy(settings, selected.chosen)
     members, allow = members_of(settings), allow_list(settings)
     name = instance or uuid.uuid4().hex[:8]
     router = Router(policy, rng=Random(settings.routing.seed), instance=name)  # noqa: S311 (not a secret)
@@ -113,8 +115,17 @@ async def open_gateway(
         exposition = _exposition(telemetry, state, PoolState(pool, registry.origins), stack)
         intake = Intake(live, sidecar=_sidecar(settings, registry))
         hot = HotRoutes(services, intake, max_body_bytes=settings.server.max_body_bytes)
-        reread = reread or (lambda: settings)
-        reloader = Reloader(settings, policy, reread=reread, core=core, registry=registry, live=live)
+        reloader = Reloader(
+            settings,
+            policy,
+            selected=selected,
+            refused=telemetry.metrics.policy_refused,
+            reread=reread or (lambda: settings),
+            core=core,
+            registry=registry,
+            live=live,
+        )
+        _follow(reloader, stack)
         routes = Dispatch(hot, build_routes(_views(router, registry, live, exposition)))
         yield Gateway(
             asgi=RequireKey(
@@ -174,6 +185,16 @@ async def _watch(
     await monitor.start()
 
 
+def _follow(reloader: Reloader, stack: AsyncExitStack) -> None:
+    following = asyncio.create_task(keep_following(reloader))
+
+    async def stop() -> None:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+    stack.push_async_callback(stop)
+
+
 def _limits(leg: LegSettings) -> Limits:
     return Limits(**leg.model_dump())
 
@@ -205,6 +226,8 @@ def _admin(registry: Registry, state: RouterState, decisions: DecisionLog, reloa
         state=state,
         decisions=decisions,
         policy=lambda: reloader.policy,
+        refusal=lambda: reloader.refusal,
+        move_store=reloader.move_store,
         settings=lambda: reloader.settings,
         reload=reloader.reload,
         put_routing=reloader.put_routing,

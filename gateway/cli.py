@@ -4,7 +4,8 @@ The rule of this module: it reads options, calls one function, and turns its err
 The load-test commands are loaded only when the command line is built, since the gateway itself never needs them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
 from pathlib import Path as FilePath
@@ -20,11 +21,15 @@ from gateway.commands.healthcheck import DEFAULT_URL
 from gateway.commands.healthcheck import healthcheck as ask
 from gateway.core.types import Decision, Endpoint, Refusal
 from gateway.settings import Settings, SettingsError, load_settings
+from policy_store.faults import BundleError, StoreError
+from policy_store.store import FileStore
 
 ConfigOption = Annotated[FilePath | None, typer.Option("--config", "-c", help="YAML settings file.")]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", help="Override one setting: section.field=value. May be repeated.")
 ]
+
+StoreOption = Annotated[FilePath | None, typer.Option("--store", help="The policy store; default: routing.store.")]
 
 app = typer.Typer(
     name="tidegate",
@@ -35,6 +40,8 @@ app = typer.Typer(
 )
 keys = typer.Typer(help="API keys.", no_args_is_help=True)
 app.add_typer(keys, name="key")
+policies = typer.Typer(help="Learned policies: what a policy store holds, and which one decides.", no_args_is_help=True)
+app.add_typer(policies, name="policy")
 
 
 class Scope(StrEnum):
@@ -134,6 +141,80 @@ def new_key(
     typer.echo(f"- {yaml.safe_dump(entry, default_flow_style=True, sort_keys=False, width=1000)}", nl=False)
 
 
+@policies.command("list")
+def list_policies(store: StoreOption = None, config: ConfigOption = None, override: SetOption = None) -> None:
+    """Print the bundles of the store, checked, and which one is active."""
+    from gateway.commands.policy import show_list  # noqa: PLC0415 (keeps `tidegate --help` quick)
+
+    with _store(store, config, override) as opened:
+        show_list(opened, Console())
+
+
+@policies.command("show")
+def show_policy(
+    version: Annotated[str | None, typer.Argument(help="A version in the store; default: the active one.")] = None,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    override: SetOption = None,
+) -> None:
+    """Print what a bundle holds."""
+    from gateway.commands.policy import show_bundle  # noqa: PLC0415
+
+    with _store(store, config, override) as opened:
+        version = version or opened.active()
+        if version is None:
+            raise StoreError(f"policy store {opened.root} has no active bundle; name a version")
+        show_bundle(opened.read(version), Console())
+
+
+@policies.command("add")
+def add_policy(
+    source: Annotated[FilePath, typer.Argument(help="A bundle's directory, or the JSON file of a path policy.")],
+    note: Annotated[list[str] | None, typer.Option(help="Provenance of a JSON file, as name=text.")] = None,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    override: SetOption = None,
+) -> None:
+    """Check a bundle, copy it into the store and print its version; it does not decide yet."""
+    from gateway.commands.policy import bundle_from  # noqa: PLC0415
+
+    notes = dict(_note(text) for text in note or [])
+    with _store(store, config, override) as opened:
+        typer.echo(opened.add(bundle_from(source, notes)))
+
+
+@policies.command("activate")
+def activate_policy(
+    version: Annotated[str, typer.Argument(help="A version in the store.")],
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    override: SetOption = None,
+) -> None:
+    """Check a bundle and let it decide; running gateways follow within routing.store_poll_s."""
+    from gateway.commands.policy import show_pointer  # noqa: PLC0415
+
+    with _store(store, config, override) as opened:
+        show_pointer(opened.activate(version), Console())
+
+
+@policies.command("rollback")
+def roll_policy_back(store: StoreOption = None, config: ConfigOption = None, override: SetOption = None) -> None:
+    """Let the bundle decide that was active before."""
+    from gateway.commands.policy import show_pointer  # noqa: PLC0415
+
+    with _store(store, config, override) as opened:
+        show_pointer(opened.rollback(), Console())
+
+
+@policies.command("off")
+def switch_policy_off(store: StoreOption = None, config: ConfigOption = None, override: SetOption = None) -> None:
+    """Let gateways decide by their built-in rule until the next activation or roll-back."""
+    from gateway.commands.policy import show_pointer  # noqa: PLC0415
+
+    with _store(store, config, override) as opened:
+        show_pointer(opened.switch_off(), Console())
+
+
 @app.command()
 def version() -> None:
     """Print the version."""
@@ -147,10 +228,12 @@ def main() -> None:
 
 
 def _add_load_commands() -> None:
-    from loadtest.commands import COMMANDS  # noqa: PLC0415 (see the module's rule)
+    from loadtest.commands import COMMANDS, GROUPS  # noqa: PLC0415 (see the module's rule)
 
     for name, command in COMMANDS.items():
         app.command(name)(command)
+    for name, group in GROUPS.items():
+        app.add_typer(group, name=name)
 
 
 def _settings(file: FilePath | None, overrides: Sequence[str]) -> Settings:
@@ -158,6 +241,24 @@ def _settings(file: FilePath | None, overrides: Sequence[str]) -> Settings:
         return load_settings(file, overrides=overrides)
     except SettingsError as error:
         _stop(str(error))
+
+
+@contextmanager
+def _store(root: FilePath | None, file: FilePath | None, overrides: Sequence[str] | None) -> Iterator[FileStore]:
+    root = root or _settings(file, overrides or []).routing.store
+    if root is None:
+        _stop("which policy store? Give --store, or set routing.store")
+    try:
+        yield FileStore(root)
+    except (BundleError, StoreError, OSError) as error:
+        _stop(str(error))
+
+
+def _note(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        _stop(f"--note takes name=text, not {text!r}")
+    return name, value
 
 
 def _headers(lines: Sequence[str]) -> list[tuple[bytes, bytes]]:

@@ -1,38 +1,68 @@
 """From settings to a policy.
 
-The rule of this module: a policy is built wholly, or not at all with a reason that names the setting.
+The rule of this module: a policy is built wholly, or not at all with a reason that names the setting. What it was built
+from is in its description, and building from that again needs no store.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
+from gateway.core.forecast import FleetCosts
 from gateway.core.health import HealthPolicy
 from gateway.core.path.base import PathPolicy, PolicyError
 from gateway.core.path.rules import AlwaysLocal, AlwaysRemote, DynamoMode, DynamoRule, LlmdRule
 from gateway.core.placement import Placement
 from gateway.core.policy import DEFAULT_DECODE_PLACEMENT, DEFAULT_PREFILL_PLACEMENT, Policy
 from gateway.core.types import SloDefaults, SloTarget
-from gateway.settings import DynamoSettings, RoutingSettings, Settings, SettingsError, SloClassSettings
-from policy_store.bundle import BundleError, read_bundle, table_policy
+from gateway.settings import (
+    DynamoSettings,
+    EngineFileSettings,
+    RoutingSettings,
+    Settings,
+    SettingsError,
+    SloClassSettings,
+)
+from policy_store.bundle import read_bundle
+from policy_store.costs.engine import EnginePriceError, read_engine_costs
+from policy_store.faults import BundleError, BundleFault, UnknownVersion
+from policy_store.path_models import costs_of, to_policy
+from policy_store.store import FileStore, Pointer
 
-TABLE_BASELINE = DynamoRule(mode=DynamoMode.ISL_OR_LOAD, prefill_busy_threshold=1.0)
-"""What a table falls back to (methods.md 1.3: Dynamo's IslOrLoad)."""
+LEARNED_BASELINE = DynamoRule(mode=DynamoMode.ISL_OR_LOAD, prefill_busy_threshold=1.0)
+"""What a learned policy asks where it has no answer (methods.md 1.3: Dynamo's IslOrLoad)."""
+
+BUILT_IN = "built-in"
+"""The version of a rule that was not learned."""
 
 DESCRIBED = {"routing", "health", "slo", "fleet"}
 """The sections that make a policy."""
 
 
-def build_policy(settings: Settings) -> Policy:
-    """The policy that the settings describe.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenPath:
+    """A path policy, and the routing settings that say the same without a store."""
+
+    path: PathPolicy
+    costs: FleetCosts | None = None
+    """What the fleet's engines take, as the bundle says."""
+    version: str
+    routing: RoutingSettings
+
+
+def build_policy(settings: Settings, chosen: ChosenPath | None = None) -> Policy:
+    """The policy that the settings describe; `chosen` is its path policy where that has been chosen before.
 
     Raises:
-        SettingsError: a bundle cannot be read, or parameters make no sense together.
+        SettingsError: a bundle cannot be used, or parameters make no sense together.
     """
+    chosen = chosen or choose_path(settings.routing)
+    described = settings.model_copy(update={"routing": chosen.routing})
     try:
-        path, version = _path_policy(settings.routing)
         return Policy(
-            version=version,
-            description=settings.model_dump_json(include=DESCRIBED),
-            path=path,
+            version=chosen.version,
+            description=described.model_dump_json(include=DESCRIBED),
+            path=chosen.path,
+            costs=chosen.costs or _engine_costs(settings.routing.engines),
             prefill_placement=_placement(settings.routing.prefill_weights, DEFAULT_PREFILL_PLACEMENT),
             decode_placement=_placement(settings.routing.decode_weights, DEFAULT_DECODE_PLACEMENT),
             health=HealthPolicy(**settings.health.model_dump()),
@@ -41,24 +71,76 @@ def build_policy(settings: Settings) -> Policy:
             sample_max_age_s=settings.fleet.sample_max_age_s,
             index_blocks_per_worker=settings.routing.index_blocks_per_worker,
         )
+    except (EnginePriceError, PolicyError) as error:
+        raise SettingsError(str(error)) from error
+
+
+def choose_path(routing: RoutingSettings) -> ChosenPath:
+    """The path policy of a routing section; where that follows a store, the store's active one.
+
+    Raises:
+        SettingsError: a bundle, or a store's pointer to it, cannot be used, or parameters make no sense together.
+    """
+    try:
+        if routing.store is not None and routing.follows_store:
+            store = FileStore(routing.store)
+            return stored_path(routing, store, store.pointer())
+        return _own_path(routing)
     except (BundleError, PolicyError) as error:
         raise SettingsError(str(error)) from error
 
 
-def _path_policy(routing: RoutingSettings) -> tuple[PathPolicy, str]:
+def stored_path(routing: RoutingSettings, store: FileStore, pointer: Pointer | None) -> ChosenPath:
+    """The path policy that a store's pointer says.
+
+    Raises:
+        BundleError: the bundle cannot be used.
+    """
+    if pointer is None or pointer.version is None:
+        return baseline_path(routing)
+    try:
+        bundle = store.read(pointer.version)
+        directory = store.directory(pointer.version)
+    except UnknownVersion as error:
+        raise BundleError(BundleFault.UNREADABLE, str(error)) from error
+    return ChosenPath(
+        path=to_policy(bundle.path, LEARNED_BASELINE),
+        costs=costs_of(bundle.path),
+        version=bundle.version,
+        routing=routing.model_copy(update={"store": None, "bundle": directory}),
+    )
+
+
+def baseline_path(routing: RoutingSettings) -> ChosenPath:
+    """What decides where a store is followed and has nothing to decide by: Dynamo's rule, as set."""
+    return _own_path(routing.model_copy(update={"store": None, "policy": "dynamo"}))
+
+
+def _own_path(routing: RoutingSettings) -> ChosenPath:
+    version, costs = BUILT_IN, None
     match routing.policy:
         case "local":
-            return AlwaysLocal(), "built-in"
+            path: PathPolicy = AlwaysLocal()
         case "remote":
-            return AlwaysRemote(), "built-in"
+            path = AlwaysRemote()
         case "dynamo":
-            return _dynamo(routing.dynamo), "built-in"
+            path = _dynamo(routing.dynamo)
         case "llmd":
-            return LlmdRule(**routing.llmd.model_dump()), "built-in"
-        case "table":
-            assert routing.table.bundle is not None
-            bundle = read_bundle(routing.table.bundle)
-            return table_policy(bundle, TABLE_BASELINE), bundle.version
+            path = LlmdRule(**routing.llmd.model_dump())
+        case "learned":
+            assert routing.bundle is not None
+            bundle = read_bundle(routing.bundle)
+            path, version = to_policy(bundle.path, LEARNED_BASELINE), bundle.version
+            costs = costs_of(bundle.path)
+    return ChosenPath(path=path, costs=costs, version=version, routing=routing)
+
+
+def _engine_costs(engines: EngineFileSettings) -> FleetCosts | None:
+    """What the engine files say; one file alone stands for both pools."""
+    prefill, decode = engines.prefill or engines.decode, engines.decode or engines.prefill
+    if prefill is None or decode is None:
+        return None
+    return FleetCosts(prefill=read_engine_costs(prefill), decode=read_engine_costs(decode))
 
 
 def _dynamo(settings: DynamoSettings) -> DynamoRule:

@@ -2,7 +2,8 @@
 
 The rule of this module: the new tree, policy and fleet are built wholly first, beside those in force; then they take
 their place between two requests. Where anything is wrong, nothing has changed. Only what the settings themselves
-changed is applied: what an operator did by the admin application stays.
+changed is applied: what an operator did by the admin application stays. A policy store that goes wrong by itself is not
+a mistake of the settings: what was in force decides on.
 """
 
 import asyncio
@@ -20,7 +21,10 @@ from gateway.fleet.allow import AllowList
 from gateway.fleet.members import Member, members_of
 from gateway.fleet.registry import Registry
 from gateway.policies import build_policy
+from gateway.selection import Selected, select, select_anew
 from gateway.settings import RoutingSettings, Settings, SettingsError
+from policy_store.faults import BundleFault, StoreError
+from policy_store.store import FileStore
 
 RELOADABLE = (
     "routing",
@@ -52,6 +56,7 @@ class _Prepared:
     loaded: Settings
     in_force: Settings
     changed: tuple[str, ...]
+    selected: Selected
     policy: Policy
     members: Mapping[WorkerId, Member]
     allow: AllowList
@@ -63,6 +68,8 @@ class Reloader:
     Args:
         settings: those that the gateway was made with.
         policy: the one that it was made with.
+        selected: what the policy was built from.
+        refused: is told whenever the policy store's active bundle is not put in force.
         reread: reads the settings anew; raises SettingsError.
         core: takes another policy.
         registry: takes other workers.
@@ -74,6 +81,8 @@ class Reloader:
         settings: Settings,
         policy: Policy,
         *,
+        selected: Selected,
+        refused: Callable[[BundleFault], None],
         reread: Callable[[], Settings],
         core: Adopter,
         registry: Registry,
@@ -88,7 +97,14 @@ class Reloader:
         self._registry = registry
         self._live = live
         self._one_at_a_time = asyncio.Lock()
+        self._refused = refused
         self._log = structlog.get_logger()
+        self._hold(selected)
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the policy store's active bundle is not in force; None where it is."""
+        return None if self._selected.refusal is None else str(self._selected.refusal)
 
     async def reload(self) -> Reloaded:
         """Read the settings anew and put in place what changed.
@@ -117,11 +133,45 @@ class Reloader:
         async with self._one_at_a_time:
             kept = routing.model_copy(update={"seed": self.settings.routing.seed})
             settings = self.settings.model_copy(update={"routing": kept})
-            policy = await asyncio.to_thread(build_policy, settings)
+            selected = await asyncio.to_thread(_select_strictly, kept)
+            policy = build_policy(settings, selected.chosen)
             self._adopt(policy)
+            self._hold(selected)
             self.settings = settings
             self._live.follow(settings)
             return policy
+
+    async def follow_store(self) -> None:
+        """Decide by the active bundle of the policy store, if one is followed and its pointer has moved."""
+        while True:
+            routing, held = self.settings.routing, self._selected
+            # Not under the lock: a store that hangs must not keep an operator from switching it off.
+            selected = await asyncio.to_thread(select_anew, routing, held)
+            if selected is None:
+                return
+            async with self._one_at_a_time:
+                if self.settings.routing is routing and self._selected is held:
+                    if selected.chosen is not held.chosen:
+                        self._adopt(build_policy(self.settings, selected.chosen))
+                    self._hold(selected)
+                    return
+
+    async def move_store(self, move: Callable[[FileStore], object]) -> Policy:
+        """Move the pointer of the policy store, follow it at once, and return the policy then in force.
+
+        Raises:
+            StoreError: there is no store, or it cannot do that.
+            BundleError: the bundle is refused; the pointer stays.
+        """
+        root = self.settings.routing.store
+        if root is None:
+            raise StoreError("there is no policy store: routing.store is not set")
+        try:
+            await asyncio.to_thread(move, FileStore(root))
+        except OSError as error:
+            raise StoreError(f"policy store {root} cannot be written: {error}") from error
+        await self.follow_store()
+        return self.policy
 
     def _prepare(self) -> _Prepared:
         loaded = self._reread()
@@ -132,13 +182,17 @@ class Reloader:
         if stuck:
             raise RestartNeeded(stuck)
         require_guarded_admin(loaded)
-        routing = loaded.routing if _touches(changed, "routing") else self.settings.routing
+        if _touches(changed, "routing"):
+            routing, selected = loaded.routing, _select_strictly(loaded.routing)
+        else:
+            routing, selected = self.settings.routing, select(self.settings.routing, self._selected)
         in_force = loaded.model_copy(update={"routing": routing})
         return _Prepared(
             loaded=loaded,
             in_force=in_force,
             changed=changed,
-            policy=build_policy(in_force),
+            selected=selected,
+            policy=build_policy(in_force, selected.chosen),
             members=members_of(loaded),
             allow=allow_list(loaded),
         )
@@ -148,6 +202,7 @@ class Reloader:
         is_other = prepared.policy.version != self.policy.version
         if is_other or _touches(prepared.changed, "routing", "health", "slo", "fleet"):
             self._adopt(prepared.policy)
+        self._hold(prepared.selected)
         before, after = self._members, prepared.members
         put = [member for worker_id, member in after.items() if before.get(worker_id) != member]
         removed = [worker_id for worker_id in before if worker_id not in after]
@@ -170,6 +225,31 @@ class Reloader:
         self._core.adopt(policy)
         self.policy = policy
         self._log.info("policy.adopted", policy=policy.path.name, version=policy.version)
+
+    def _hold(self, selected: Selected) -> None:
+        self._selected = selected
+        if selected.refusal is not None:
+            fault, words = selected.refusal.fault, str(selected.refusal)
+            self._refused(fault)
+            self._log.error("policy.refused", reason=fault, error=words, serving=selected.chosen.version)
+
+
+async def keep_following(reloader: Reloader) -> None:
+    """Look at the policy store again and again."""
+    while True:
+        await asyncio.sleep(reloader.settings.routing.store_poll_s)
+        try:
+            await reloader.follow_store()
+        except Exception:  # noqa: BLE001 (the gateway serves on, and the next look may succeed)
+            structlog.get_logger().exception("policy.look_failed")
+
+
+def _select_strictly(routing: RoutingSettings) -> Selected:
+    """Settings that begin to follow a store must find a bundle there that can be used, or none."""
+    selected = select(routing)
+    if selected.refusal is not None:
+        raise SettingsError(str(selected.refusal))
+    return selected
 
 
 def allow_list(settings: Settings) -> AllowList:

@@ -122,19 +122,25 @@ class LlmdSettings(Section):
     prompt_tokens: int = Field(0, ge=0, description="Remote only from so many prompt tokens.")
 
 
-class TableSettings(Section):
-    """A learned cluster table."""
+class EngineFileSettings(Section):
+    """What the workers' engines take, as `tidegate calibrate` writes it; one file alone stands for both pools."""
 
-    bundle: FilePath | None = Field(None, description="Path of the policy bundle.")
+    prefill: FilePath | None = Field(None, description="Engine file of the prefill workers.")
+    decode: FilePath | None = Field(None, description="Engine file of the decode workers.")
 
 
 class RoutingSettings(Section):
     """How paths and workers are chosen."""
 
-    policy: Literal["local", "remote", "dynamo", "llmd", "table"] = Field("dynamo", description="The path policy.")
+    policy: Literal["local", "remote", "dynamo", "llmd", "learned"] = Field("dynamo", description="The path policy.")
     dynamo: DynamoSettings = DynamoSettings()
     llmd: LlmdSettings = LlmdSettings()
-    table: TableSettings = TableSettings()
+    bundle: FilePath | None = Field(None, description="Directory of the policy bundle that learned uses.")
+    store: FilePath | None = Field(
+        None, description="Policy store whose active bundle learned follows; without one it decides as dynamo."
+    )
+    store_poll_s: Seconds = Field(2.0, description="Between two looks at the store.")
+    engines: EngineFileSettings = EngineFileSettings()
     prefill_weights: dict[str, float] | None = Field(None, description="Scorer weights of the prefill pool.")
     decode_weights: dict[str, float] | None = Field(None, description="Scorer weights of the decode pool.")
     session_headers: tuple[str, ...] = Field(("x-session-id",), description="Headers that name a session, first wins.")
@@ -143,12 +149,20 @@ class RoutingSettings(Section):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        if self.policy == "table" and self.table.bundle is None:
-            raise ValueError("policy 'table' needs table.bundle")
-        needs_busy = self.policy == "dynamo" and self.dynamo.policy is not DynamoMode.ISL_BOUNDING
+        if self.bundle is not None and self.store is not None:
+            raise ValueError("give either bundle or store, not both")
+        if self.policy == "learned" and self.bundle is None and self.store is None:
+            raise ValueError("policy 'learned' needs bundle or store")
+        uses_dynamo = self.policy == "dynamo" or self.follows_store
+        needs_busy = uses_dynamo and self.dynamo.policy is not DynamoMode.ISL_BOUNDING
         if needs_busy and self.dynamo.prefill_busy_threshold is None:
             raise ValueError(f"dynamo policy '{self.dynamo.policy}' needs dynamo.prefill_busy_threshold")
         return self
+
+    @property
+    def follows_store(self) -> bool:
+        """Whether the store says which bundle decides."""
+        return self.policy == "learned" and self.store is not None
 
 
 class HealthSettings(Section):

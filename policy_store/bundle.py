@@ -1,108 +1,197 @@
-"""Policy bundles: a learned table as one content-addressed JSON file.
+"""Policy bundles: a learned policy as a content-addressed directory.
 
-The rule of this module: a bundle is data, never code; its version is the hash of its content, and whatever does not
-check out is refused with the reason when it is read.
+    <version>/manifest.json    format, version, kind, features, provenance, and every other file with size and SHA-256
+    <version>/path.json        the path policy's model
+
+The rule of this module: a bundle is data, never code, and is checked wholly whenever it is read or made. Whatever does
+not check out is refused with one line that says why.
 """
 
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 from hashlib import sha256
-from pathlib import Path as FilePath
-from typing import Literal
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
 
 import msgspec
 
-from gateway.core.path.base import PathPolicy, PolicyError
+from gateway.core.path.base import PolicyError
 from gateway.core.path.rules import AlwaysLocal
-from gateway.core.path.table import FEATURES, GaussianMixture, KMeans, Scaler, TablePolicy
-from gateway.core.types import Path
+from policy_store.faults import BundleError, BundleFault
+from policy_store.files import put_directory, remove_directory
+from policy_store.finite import non_finite, non_finite_json
+from policy_store.manifest import MANIFEST, MAX_MANIFEST_BYTES, Manifest, make_manifest, parse_manifest, render_manifest
+from policy_store.path_models import FEATURES_OF, PathModel, kind_of, to_policy
+
+PATH_PART: Final = "path.json"
+PARTS: Final = frozenset({PATH_PART})
+"""The files that this version understands; a bundle with others was made for a newer one."""
 
 
-class KMeansModel(msgspec.Struct, tag="kmeans", tag_field="kind", frozen=True, forbid_unknown_fields=True):
-    """Centroids in standardised log1p space: K x 4."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """A bundle that was checked: its files as they are written, and what they say."""
 
-    centroids: tuple[tuple[float, ...], ...]
-
-
-class GaussianMixtureModel(msgspec.Struct, tag="gmm", tag_field="kind", frozen=True, forbid_unknown_fields=True):
-    """Weights (K), means (K x 4) and upper Cholesky factors of the precisions (K x 4 x 4)."""
-
-    weights: tuple[float, ...]
-    means: tuple[tuple[float, ...], ...]
-    precisions_cholesky: tuple[tuple[tuple[float, ...], ...], ...]
-
-
-class ScalerModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Mean and deviation of log1p of each feature."""
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-
-class TableBundle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A path table with its guards. `provenance` says what it was learned from, for people."""
-
-    format: Literal[1] = 1
-    kind: Literal["path-table"] = "path-table"
-    features: tuple[str, ...] = FEATURES
-    scaler: ScalerModel
-    clusters: KMeansModel | GaussianMixtureModel
-    actions: tuple[Literal["local", "remote"], ...]
-    max_decode_kv_ratio: float = 0.90
-    max_local_tokens: int = 16_384
-    provenance: dict[str, str] = {}
+    manifest: Manifest
+    contents: Mapping[str, bytes]
+    """Every file but the manifest."""
+    path: PathModel
 
     @property
     def version(self) -> str:
-        """The first 12 hexadecimal digits of the SHA-256 of the canonical content."""
-        return sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()[:12]
+        """The first 12 hexadecimal digits of the SHA-256 of the manifest's content."""
+        return self.manifest.version
 
 
-class BundleError(ValueError):
-    """A bundle that cannot be used, and why."""
-
-
-def read_bundle(path: FilePath) -> TableBundle:
-    """Read and check a bundle file.
+def new_bundle(path: PathModel, *, provenance: Mapping[str, str] | None = None) -> Bundle:
+    """A bundle of a model; equal models and provenance give equal versions.
 
     Raises:
-        BundleError: it cannot be read, is not a bundle, or its shapes do not agree.
+        BundleError: the model holds a number that is not finite, or its parts do not agree.
+    """
+    _refuse_non_finite(path, PATH_PART)
+    # Decoded once: 1 and 1.0 in a column of floats are then the same content.
+    path = decode_path_model(msgspec.json.encode(path))
+    contents = {PATH_PART: msgspec.json.format(msgspec.json.encode(path, order="deterministic"), indent=2) + b"\n"}
+    manifest = make_manifest(kind=kind_of(path), features=path.features, contents=contents, provenance=provenance or {})
+    return _checked(manifest, contents)
+
+
+def read_bundle(directory: Path) -> Bundle:
+    """Read and check a bundle's directory. Hidden files are no part of it.
+
+    Raises:
+        BundleError: it cannot be read, is not a bundle, was altered, or makes no sense; the line names the directory.
     """
     try:
-        bundle = msgspec.json.decode(path.read_bytes(), type=TableBundle)
+        manifest = _read_manifest(directory)
+        _check_names(directory, manifest)
+        contents = {name: _read_listed(directory, name, manifest) for name in manifest.files}
+        return _checked(manifest, contents)
+    except BundleError as error:
+        raise BundleError(error.fault, f"policy bundle {directory}: {error}") from error
     except OSError as error:
-        raise BundleError(f"cannot read policy bundle {path}: {error.strerror}") from error
-    except msgspec.DecodeError as error:
-        raise BundleError(f"{path} is not a policy bundle: {error}") from error
-    _check(bundle, path)
-    return bundle
+        words = f"cannot read policy bundle {directory}: {error.strerror}"
+        raise BundleError(BundleFault.UNREADABLE, words) from error
 
 
-def write_bundle(bundle: TableBundle, path: FilePath) -> None:
-    """Write a bundle for people to read; its version does not depend on the layout."""
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(bundle, order="deterministic"), indent=2) + b"\n")
+def write_bundle(bundle: Bundle, parent: Path) -> Path:
+    """Write a bundle to the directory `parent/<version>` and return it; one that is there and checks out is left.
 
-
-def table_policy(bundle: TableBundle, baseline: PathPolicy) -> TablePolicy:
-    """The path policy that a checked bundle describes."""
-    return TablePolicy(
-        scaler=Scaler(mean=bundle.scaler.mean, std=bundle.scaler.std),
-        clusters=_clusters(bundle.clusters),
-        actions=tuple(Path(action) for action in bundle.actions),
-        baseline=baseline,
-        max_decode_kv_ratio=bundle.max_decode_kv_ratio,
-        max_local_tokens=bundle.max_local_tokens,
-    )
-
-
-def _clusters(model: KMeansModel | GaussianMixtureModel) -> KMeans | GaussianMixture:
-    if isinstance(model, KMeansModel):
-        return KMeans(centroids=model.centroids)
-    return GaussianMixture(weights=model.weights, means=model.means, precisions_cholesky=model.precisions_cholesky)
-
-
-def _check(bundle: TableBundle, path: FilePath) -> None:
-    if bundle.features != FEATURES:
-        raise BundleError(f"policy bundle {path}: features must be {', '.join(FEATURES)}")
+    Raises:
+        OSError: it cannot be written.
+    """
+    directory = parent / bundle.version
+    if directory.exists():
+        if _is_sound(directory):
+            return directory
+        remove_directory(directory)
     try:
-        table_policy(bundle, AlwaysLocal())
+        put_directory(directory, {MANIFEST: render_manifest(bundle.manifest), **bundle.contents})
+    except OSError:
+        if not _is_sound(directory):
+            raise
+        # Somebody else has just written the same bundle.
+    return directory
+
+
+def decode_path_model(raw: bytes) -> PathModel:
+    """A model from the text of a `path.json`; its shapes are checked by `new_bundle`.
+
+    Raises:
+        BundleError: it is none.
+    """
+    try:
+        return msgspec.json.decode(raw, type=PathModel)
+    except (msgspec.DecodeError, RecursionError) as error:
+        for where in non_finite_json(raw, PATH_PART):
+            raise BundleError(BundleFault.NOT_FINITE, f"{where} is not a finite number") from error
+        raise BundleError(BundleFault.FORMAT, f"{PATH_PART} is not a path policy's model: {error}") from error
+
+
+def _checked(manifest: Manifest, contents: Mapping[str, bytes]) -> Bundle:
+    _check_kind(manifest)
+    model = decode_path_model(contents[PATH_PART])
+    if kind_of(model) != manifest.kind:
+        words = f"{MANIFEST} says kind {manifest.kind}, {PATH_PART} says {kind_of(model)}"
+        raise BundleError(BundleFault.SHAPE, words)
+    _refuse_non_finite(model, PATH_PART)
+    try:
+        to_policy(model, AlwaysLocal())
     except PolicyError as error:
-        raise BundleError(f"policy bundle {path}: {error}") from error
+        raise BundleError(BundleFault.SHAPE, f"{PATH_PART}: {error}") from error
+    return Bundle(manifest=manifest, contents=MappingProxyType(dict(contents)), path=model)
+
+
+def _check_kind(manifest: Manifest) -> None:
+    expected = FEATURES_OF.get(manifest.kind)
+    if expected is None:
+        words = f"kind {manifest.kind} is not known; this version knows {', '.join(FEATURES_OF)}"
+        raise BundleError(BundleFault.FORMAT, words)
+    if manifest.features != expected:
+        made_for = ", ".join(manifest.features) or "none"
+        words = f"its features are {made_for}; a {manifest.kind} needs {', '.join(expected)}"
+        raise BundleError(BundleFault.FEATURES, words)
+    unknown = sorted(manifest.files.keys() - PARTS)
+    if unknown:
+        raise BundleError(BundleFault.FORMAT, f"this version knows no part {', '.join(unknown)}")
+    if PATH_PART not in manifest.files:
+        raise BundleError(BundleFault.FILES, f"{MANIFEST} lists no {PATH_PART}")
+
+
+def _refuse_non_finite(value: object, name: str) -> None:
+    for where in non_finite(value, name):
+        raise BundleError(BundleFault.NOT_FINITE, f"{where} is not a finite number")
+
+
+def _read_manifest(directory: Path) -> Manifest:
+    if directory.is_dir() and not (directory / MANIFEST).exists():
+        raise BundleError(BundleFault.FILES, f"{MANIFEST} is missing")
+    return parse_manifest(_read(directory / MANIFEST, at_most=MAX_MANIFEST_BYTES))
+
+
+def _check_names(directory: Path, manifest: Manifest) -> None:
+    listed, there = {MANIFEST, *manifest.files}, set(_names(directory))
+    if MANIFEST in manifest.files:
+        raise BundleError(BundleFault.FILES, f"{MANIFEST} lists itself")
+    if listed - there:
+        raise BundleError(BundleFault.FILES, f"{', '.join(sorted(listed - there))} is missing")
+    if there - listed:
+        raise BundleError(BundleFault.FILES, f"{', '.join(sorted(there - listed))} is not in {MANIFEST}")
+
+
+def _names(directory: Path) -> list[str]:
+    """Every file below, with slashes. Hidden ones are left out: mounts and file managers put their own there."""
+    found = []
+    for folder, folders, files in os.walk(directory):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        below = Path(folder).relative_to(directory)
+        found += [(below / name).as_posix() for name in files if not name.startswith(".")]
+    return found
+
+
+def _read_listed(directory: Path, name: str, manifest: Manifest) -> bytes:
+    entry = manifest.files[name]
+    raw = _read(directory / name, at_most=entry.bytes)
+    if len(raw) != entry.bytes:
+        raise BundleError(BundleFault.DIGEST, f"{name} was truncated to {len(raw)} of {entry.bytes} bytes")
+    if sha256(raw).hexdigest() != entry.sha256:
+        raise BundleError(BundleFault.DIGEST, f"{name} was altered: its SHA-256 is not the manifest's")
+    return raw
+
+
+def _read(file: Path, *, at_most: int) -> bytes:
+    with file.open("rb") as stream:
+        raw = stream.read(at_most + 1)
+    if len(raw) > at_most:
+        raise BundleError(BundleFault.DIGEST, f"{file.name} has more than {at_most} bytes")
+    return raw
+
+
+def _is_sound(directory: Path) -> bool:
+    try:
+        return read_bundle(directory).version == directory.name
+    except BundleError:
+        return False

@@ -28,6 +28,8 @@ from gateway.settings import RoutingSettings, Settings, SettingsError, WorkerSet
 from gateway.telemetry.decisions import DecisionLog
 from gateway.telemetry.state import StateReader
 from gateway.wire.errors import ApiError, bad_request
+from policy_store.faults import BundleError, StoreError, UnknownVersion
+from policy_store.store import FileStore
 
 MAX_DECISIONS = 1000
 
@@ -39,6 +41,12 @@ class Reloaded(BaseModel):
     workers_put: list[str] = Field(description="Workers that joined or changed.")
     workers_removed: list[str] = Field(description="Workers that leave.")
     policy_version: str = Field(description="The version of the policy in force.")
+
+
+class Activation(BaseModel):
+    """Which bundle of the policy store shall decide."""
+
+    version: str = Field(description="As `tidegate policy list` shows it.")
 
 
 class RestartNeeded(SettingsError):  # noqa: N818 (it says what is the case)
@@ -57,6 +65,10 @@ class AdminParts:
     state: StateReader
     decisions: DecisionLog
     policy: Callable[[], Policy]
+    refusal: Callable[[], str | None]
+    """Why the policy store's active bundle is not in force."""
+    move_store: Callable[[Callable[[FileStore], object]], Awaitable[Policy]]
+    """Raises StoreError and BundleError."""
     settings: Callable[[], Settings]
     reload: Callable[[], Awaitable[Reloaded]]
     """Raises SettingsError."""
@@ -110,6 +122,16 @@ def _add_admin_errors(app: FastAPI) -> None:
     async def wrong_settings(request: Request, error: SettingsError) -> Response:  # noqa: ARG001
         return error_response(bad_request(str(error), code="invalid_settings"))
 
+    @app.exception_handler(StoreError)
+    async def store_refused(request: Request, error: StoreError) -> Response:  # noqa: ARG001
+        if isinstance(error, UnknownVersion):
+            return error_response(_error(404, str(error), "bundle_not_found"))
+        return error_response(_error(409, str(error), "policy_store"))
+
+    @app.exception_handler(BundleError)
+    async def bundle_refused(request: Request, error: BundleError) -> Response:  # noqa: ARG001
+        return error_response(bad_request(str(error), code="invalid_bundle"))
+
 
 def _add_workers(app: FastAPI, parts: AdminParts) -> None:
     registry = parts.registry
@@ -147,12 +169,30 @@ def _add_policy(app: FastAPI, parts: AdminParts) -> None:
     @app.get("/policy", tags=["policy"])
     async def policy() -> PolicyView:
         """The policy in force, and the settings that it was made from."""
-        return policy_view(parts.policy())
+        return policy_view(parts.policy(), parts.refusal())
 
     @app.put("/policy", tags=["policy"])
     async def put_policy(routing: RoutingSettings) -> PolicyView:
         """Decide by another policy; the one in force stays where the new one cannot be built."""
-        return policy_view(await parts.put_routing(routing))
+        return policy_view(await parts.put_routing(routing), parts.refusal())
+
+    @app.post("/policy/activate", tags=["policy"])
+    async def activate(activation: Activation) -> PolicyView:
+        """Let a bundle of the policy store decide; one that does not check out changes nothing."""
+        return await moved(lambda store: store.activate(activation.version))
+
+    @app.post("/policy/rollback", tags=["policy"])
+    async def rollback() -> PolicyView:
+        """Let the bundle decide that was active before."""
+        return await moved(FileStore.rollback)
+
+    @app.post("/policy/off", tags=["policy"])
+    async def off() -> PolicyView:
+        """Let the built-in rule decide until the next activation or roll-back."""
+        return await moved(FileStore.switch_off)
+
+    async def moved(move: Callable[[FileStore], object]) -> PolicyView:
+        return policy_view(await parts.move_store(move), parts.refusal())
 
 
 def _add_settings(app: FastAPI, parts: AdminParts) -> None:

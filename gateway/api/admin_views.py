@@ -49,6 +49,7 @@ class PolicyView(BaseModel):
     name: str
     version: str
     description: dict[str, Any] | None = Field(description="The settings that it was made from.")
+    refused: str | None = Field(description="Why the policy store's active bundle is not in force.")
 
 
 def worker_views(registry: Registry, state: StateReader) -> list[WorkerView]:
@@ -83,10 +84,10 @@ def _worker_view(registry: Registry, member: Member, states: Mapping[WorkerId, W
     )
 
 
-def policy_view(policy: Policy) -> PolicyView:
+def policy_view(policy: Policy, refused: str | None) -> PolicyView:
     """A policy; one that was not made from settings has no description."""
     description = msgspec.json.decode(policy.description) if policy.description else None
-    return PolicyView(name=policy.path.name, version=policy.version, description=description)
+    return PolicyView(name=policy.path.name, version=policy.version, description=description, refused=refused)
 
 
 def masked_settings(settings: Settings) -> dict[str, Any]:

@@ -22,6 +22,8 @@ class WorkerState:
     tally_at_sample: Tally = field(default_factory=Tally)
     view: WorkerView | None = None
     """As last built, with no hit; None where something that it was built from has changed."""
+    rests_on: WorkerSample | None = None
+    """The sample that `view` was built from."""
 
     @property
     def kv_block_tokens(self) -> int | None:
@@ -85,9 +87,14 @@ class FleetState:
         state = self._states.get(worker_id)
         if state is None:
             return
+        tally, before = self._ledger.tally(worker_id), state.sample
         state.sample = sample
+        seen = before is not None and before is state.rests_on and sample.says_the_same_as(before)
+        if seen and tally == state.tally_at_sample:
+            # An idle worker says the same every time.
+            state.rests_on = sample
+            return
         state.view = None
-        tally = self._ledger.tally(worker_id)
         state.tally_at_sample = Tally(tally.requests, tally.prefill_tokens, tally.kv_tokens)
 
     def use_samples_for(self, max_age_s: float) -> None:
@@ -123,6 +130,7 @@ class FleetState:
         if sample is not None:
             self._views_end_s = min(self._views_end_s, sample.at_s + self.sample_max_age_s)
         state.view = self._build(state, self._ledger.tally(state.spec.worker_id), sample)
+        state.rests_on = sample
         return state.view
 
     @staticmethod

@@ -117,11 +117,14 @@ class HealthTable:
     """The health of all workers."""
 
     policy: HealthPolicy
+    version: int = 0
+    """Grows when a worker may have become one that takes requests, or stopped being one."""
     _workers: dict[WorkerId, WorkerHealth] = field(default_factory=dict)
 
     def add(self, worker_id: WorkerId, role: Role) -> None:
         """A worker joined (well), or a known one changed its role and stays as it was."""
         known = self._workers.get(worker_id)
+        self.version += 1
         if known is None:
             self._workers[worker_id] = WorkerHealth(role)
         else:
@@ -130,12 +133,14 @@ class HealthTable:
 
     def remove(self, worker_id: WorkerId) -> None:
         """Forget a worker."""
+        self.version += 1
         self._workers.pop(worker_id, None)
 
     def drain(self, worker_id: WorkerId) -> None:
         """A worker takes no new requests from now on."""
         health = self._workers.get(worker_id)
         if health is not None:
+            self.version += 1
             health.draining = True
 
     def get(self, worker_id: WorkerId) -> WorkerHealth:
@@ -167,12 +172,14 @@ class HealthTable:
         """A request goes there; on trial it takes no other until `ended`."""
         health = self._workers.get(worker_id)
         if health is not None and health.state is HealthState.HALF_OPEN:
+            self.version += 1
             health.trials.add(decision_id)
 
     def ended(self, worker_id: WorkerId, decision_id: DecisionId) -> None:
         """The request has ended there, however it did."""
         health = self._workers.get(worker_id)
-        if health is not None:
+        if health is not None and health.trials:
+            self.version += 1
             health.trials.discard(decision_id)
 
     def heard(self, worker_id: WorkerId) -> None:
@@ -219,6 +226,7 @@ class HealthTable:
             if health.probe_successes >= self.policy.probe_successes:
                 self._try(health)
         elif self._is_gone(health):
+            self.version += 1
             health.state = HealthState.DOWN
 
     def tick(self, now_s: float) -> None:
@@ -252,19 +260,20 @@ class HealthTable:
     def _open(self, health: WorkerHealth, now_s: float) -> None:
         # Capped: a worker that never recovers would overflow the power within days.
         pause_s = min(self.policy.open_s * 2.0 ** min(health.ejections, _MAX_DOUBLINGS), self.policy.max_open_s)
+        self.version += 1
         health.state = HealthState.OPEN
         health.open_until_s = now_s + pause_s
         health.ejections += 1
 
-    @staticmethod
-    def _try(health: WorkerHealth) -> None:
+    def _try(self, health: WorkerHealth) -> None:
+        self.version += 1
         health.state = HealthState.HALF_OPEN
         health.trial_successes = 0
         health.trials = set()
         health.failures_in_row = 0
 
-    @staticmethod
-    def _close(health: WorkerHealth) -> None:
+    def _close(self, health: WorkerHealth) -> None:
+        self.version += 1
         health.state = HealthState.CLOSED
         health.ejections = 0
         health.requests = health.failures = 0.0

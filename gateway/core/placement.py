@@ -20,6 +20,8 @@ EVEN_PREFILL_TOKENS = 1024
 EVEN_REQUESTS = 4
 """Added to both sides of a ratio: below about so much, workers count as nearly even, and near-idle ones do not
 differ by orders of magnitude."""
+DYNAMO_BLOCK_TOKENS = 16
+"""Where a worker does not say how long its blocks are; vLLM's default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,11 +74,54 @@ def queue_free(pool: Pool) -> Scores:
     return [None if view.queue_depth is None else 1.0 / (1 + view.queue_depth) for view in pool.views]
 
 
+def dynamo_prefill_cost(pool: Pool) -> Scores:
+    """1.0: no other worker costs Dynamo's KV router less for a prefill (peers.md 2.1 [V]).
+
+    Its cost there is max(queued prefill tokens + prompt - cached, 0) in blocks, at a prefill-load-scale and an overlap
+    credit of 1 each. The lowest cost wins, and the score falls as the cost rises, so the order is the router's.
+    """
+    costs = [
+        max(view.prefill_tokens + pool.isl_tokens - hit, 0) / (view.kv_block_tokens or DYNAMO_BLOCK_TOKENS)
+        for view, hit in zip(pool.views, pool.hit_tokens, strict=True)
+    ]
+    return _cheapest(costs)
+
+
+def dynamo_decode_cost(pool: Pool) -> Scores:
+    """1.0: no other worker costs Dynamo's KV router less for a decode (peers.md 2.1 [V]).
+
+    Its cost there is active decode blocks + the prompt's, whatever is cached. Active are here the blocks that this
+    gateway's requests hold or have reserved.
+    """
+    costs = []
+    for view in pool.views:
+        block = view.kv_block_tokens or DYNAMO_BLOCK_TOKENS
+        costs.append(float(-(-view.kv_tokens // block) - (-pool.isl_tokens // block)))
+    return _cheapest(costs)
+
+
+def _cheapest(costs: Sequence[float]) -> Scores:
+    """The least cost over each one's own, one added to both so that a cost may be 0."""
+    least = min(costs)
+    return [(1.0 + least) / (1.0 + own) for own in costs]
+
+
 Scorer = Callable[[Pool], Scores]
 """Scores the workers of a pool that has some."""
 
 SCORERS: Mapping[str, Scorer] = MappingProxyType(
-    {scorer.__name__: scorer for scorer in (prefix_hit, prefill_work, few_requests, kv_free, queue_free)}
+    {
+        scorer.__name__: scorer
+        for scorer in (
+            prefix_hit,
+            prefill_work,
+            few_requests,
+            kv_free,
+            queue_free,
+            dynamo_prefill_cost,
+            dynamo_decode_cost,
+        )
+    }
 )
 """All scorers by name."""
 
@@ -114,6 +159,10 @@ def _weighted_means(columns: Sequence[tuple[str, float, Scores]], workers: int) 
     """By worker; a score that is missing is left out of its mean."""
     totals, weights = [0.0] * workers, [0.0] * workers
     for _, weight, scores in columns:
+        if None not in scores:
+            totals = [total + weight * score for total, score in zip(totals, scores, strict=True) if score is not None]
+            weights = [each + weight for each in weights]
+            continue
         for place, score in enumerate(scores):
             if score is not None:
                 totals[place] += weight * score

@@ -6,6 +6,7 @@ built beside the old one and then takes its place.
 
 from dataclasses import dataclass, field
 
+from gateway.core.forecast import FleetCosts
 from gateway.core.health import HealthPolicy
 from gateway.core.path.base import PathPolicy, PolicyError
 from gateway.core.path.rules import DynamoRule
@@ -27,6 +28,8 @@ class Policy:
     description: str = field(default="", compare=False, repr=False)
     """The settings that it was built from, as JSON: enough to build it again."""
     path: PathPolicy = field(default_factory=DynamoRule)
+    costs: FleetCosts | None = None
+    """What the workers' engines take; None where nobody said."""
     prefill_placement: Placement = DEFAULT_PREFILL_PLACEMENT
     decode_placement: Placement = DEFAULT_DECODE_PLACEMENT
     health: HealthPolicy = field(default_factory=HealthPolicy)

@@ -24,6 +24,7 @@ from gateway.core.events import (
 )
 from gateway.core.features import estimate
 from gateway.core.fleet_state import FleetState
+from gateway.core.forecast import Forecast
 from gateway.core.health import HealthTable
 from gateway.core.ledger import Ledger, Reservation, Stage
 from gateway.core.policy import Policy
@@ -65,6 +66,7 @@ class Router:
         self.prefix = PrefixIndex()
         self.calibration = Calibration()
         self.slo = SloLedger(objective=policy.slo_objective)
+        self.forecast = None if policy.costs is None else Forecast(policy.costs)
         self._selector = self._make_selector()
         self._rng = rng
         self._instance = instance
@@ -118,6 +120,9 @@ class Router:
 
     def adopt(self, policy: Policy) -> None:
         """Decide by another policy from now on; everything else that is known stays."""
+        if policy.costs != self.policy.costs:
+            # Promises by other prices are forgotten: what was made of them cannot be compared.
+            self.forecast = None if policy.costs is None else Forecast(policy.costs)
         self.policy = policy
         self.health.policy = policy.health
         self.slo.objective = policy.slo_objective
@@ -132,7 +137,9 @@ class Router:
         Raises:
             LedgerError: the decision holds no reservation.
         """
-        self._release(decision_id)
+        reservation = self._release(decision_id)
+        if self.forecast is not None:
+            self.forecast.ended(reservation.decision, now_s, tpot_s=None)
         if blame is not None:
             self.health.failed(blame, now_s)
 
@@ -155,12 +162,12 @@ class Router:
                 self.health.probed(worker_id, healthy, timed_out=timed_out)
             case Dispatched(decision_id=decision_id):
                 self._dispatched(decision_id)
-            case Prefilled(decision_id=decision_id):
-                self._prefilled(decision_id)
+            case Prefilled():
+                self._prefilled(event)
             case PrefillLost():
                 self._prefill_lost(event)
-            case FirstToken(decision_id=decision_id):
-                self._first_token(decision_id)
+            case FirstToken():
+                self._first_token(event)
             case Finished():
                 self._finished(event)
 
@@ -169,7 +176,7 @@ class Router:
         self.health.tick(now_s)
 
     def _make_selector(self) -> Selector:
-        return Selector(self.policy, self.fleet, self.health, self.prefix)
+        return Selector(self.policy, self.fleet, self.health, self.prefix, self.forecast)
 
     def _worker_up(self, spec: WorkerSpec) -> None:
         self.fleet.put(spec)
@@ -180,6 +187,8 @@ class Router:
         self.fleet.remove(worker_id)
         self.health.remove(worker_id)
         self.prefix.remove_worker(worker_id)
+        if self.forecast is not None:
+            self.forecast.forget(worker_id)
 
     def _worker_sampled(self, worker_id: WorkerId, sample: WorkerSample) -> None:
         if worker_id in self.fleet:
@@ -213,28 +222,37 @@ class Router:
                 prefill_tokens=features.prefill_isl_tokens if prefiller else features.decode_isl_tokens,
             )
         )
+        if self.forecast is not None:
+            self.forecast.sent(decision, now_s)
 
     def _dispatched(self, decision_id: DecisionId) -> None:
         reservation = self.ledger.advance(decision_id, Stage.DISPATCHED)
         decision = reservation.decision
         self._store(decision.prefill_worker or decision.decode_worker, reservation.facts)
 
-    def _prefilled(self, decision_id: DecisionId) -> None:
-        reservation = self.ledger.advance(decision_id, Stage.PREFILLED)
+    def _prefilled(self, event: Prefilled) -> None:
+        reservation = self.ledger.advance(event.decision_id, Stage.PREFILLED)
         prefiller = reservation.decision.prefill_worker
         if prefiller is not None:
-            self.health.ended(prefiller, decision_id)
+            self.health.ended(prefiller, event.decision_id)
             self.health.heard(prefiller)
+        if self.forecast is not None:
+            self.forecast.prefilled(reservation.decision, event.at_s)
         # The transfer leaves the prompt's blocks on the decode worker too.
         self._store(reservation.decision.decode_worker, reservation.facts)
 
-    def _first_token(self, decision_id: DecisionId) -> None:
-        reservation = self.ledger.advance(decision_id, Stage.STREAMING)
+    def _first_token(self, event: FirstToken) -> None:
+        reservation = self.ledger.advance(event.decision_id, Stage.STREAMING)
         self.health.heard(reservation.decision.decode_worker)
+        if self.forecast is not None:
+            # On the local path this is the end of the prefill; on the remote one that was told before.
+            self.forecast.prefilled(reservation.decision, event.at_s)
 
     def _prefill_lost(self, event: PrefillLost) -> None:
         # Its prefill worker is forgotten with the leg.
         prefiller = self._prefiller(event.decision_id)
+        if self.forecast is not None and (lost := self.ledger.get(event.decision_id)) is not None:
+            self.forecast.ended(lost.decision, event.at_s, tpot_s=None)
         reservation = self.ledger.prefill_lost(event.decision_id)
         if prefiller is not None:
             self.health.ended(prefiller, event.decision_id)
@@ -261,6 +279,9 @@ class Router:
     def _finished(self, event: Finished) -> None:
         reservation = self._release(event.decision_id)
         decision, outcome = reservation.decision, event.outcome
+        if self.forecast is not None:
+            tpot_s = outcome.tpot_s if outcome.kind is OutcomeKind.OK else None
+            self.forecast.ended(decision, event.at_s, tpot_s=tpot_s)
         if event.blame is not None:
             self.health.failed(event.blame, event.at_s)
         elif outcome.kind is OutcomeKind.OK:

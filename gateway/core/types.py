@@ -152,6 +152,16 @@ class WorkerSample:
     kv_block_tokens: int | None = None
     kv_total_blocks: int | None = None
 
+    def says_the_same_as(self, other: "WorkerSample") -> bool:
+        """Whether only the time differs."""
+        return (
+            self.running == other.running
+            and self.waiting == other.waiting
+            and self.kv_used_ratio == other.kv_used_ratio
+            and self.kv_block_tokens == other.kv_block_tokens
+            and self.kv_total_blocks == other.kv_total_blocks
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerView:
@@ -203,6 +213,9 @@ class Reason(StrEnum):
     UNCACHED_BELOW_MINIMUM = "uncached_below_minimum"
     UNCACHED_ABOVE_MINIMUM = "uncached_above_minimum"
     CLUSTER = "cluster"
+    PRICE = "price"
+    EXPLORATION = "exploration"
+    """Not the path of the request's cluster, to learn what the other one does."""
     GUARD_DECODE_KV = "guard_decode_kv"
     GUARD_LONG_PROMPT = "guard_long_prompt"
     RULE_ENDPOINT = "rule_endpoint"
@@ -218,6 +231,20 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What is expected of one route, in seconds."""
+
+    ttft_s: float
+    tpot_s: float
+    prefill_s: float
+    """The prompt's own share of its prefill worker's time."""
+    stall_s: float
+    """By which a local prefill holds up every sequence that decodes there; 0 on the remote path."""
+    crowd_s: float
+    """By which one more sequence lengthens every step of the decode worker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PathChoice:
     """A path policy's answer."""
 
@@ -228,6 +255,8 @@ class PathChoice:
     propensity: float = 1.0
     """The probability with which the policy picks this path for this input, in (0,1]."""
     cluster: int | None = None
+    outlook: Outlook | None = None
+    """What is expected of this path, where the policy predicted it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,6 +283,8 @@ class Decision:
     prefill_hit_tokens: int
     decode_hit_tokens: int
     slo: SloTarget
+    outlook: Outlook | None = None
+    """What was expected of the route; None where the workers' prices are not known."""
     prefill_candidates: tuple[Candidate, ...] = ()
     decode_candidates: tuple[Candidate, ...] = ()
 

@@ -173,6 +173,11 @@ WORKER_SAMPLE_AGE = _gauge(
     "Age of the last sample of the worker's own metrics; absent before the first.",
     "worker", "role",
 )  # fmt: skip
+WORKER_PRICE_RATIO = _gauge(
+    "worker_price_ratio",
+    "What prefills and decode steps took of late over what the worker's engine file or bundle says: 1 is as priced.",
+    "worker", "role", "phase",
+)  # fmt: skip
 WORKER_BREAKER = _gauge(
     "worker_breaker_state",
     "0 closed (well), 1 half-open (on trial), 2 open (ejected), 3 down (probe fails), 4 draining.",
@@ -183,6 +188,11 @@ UPSTREAM_CONNECTIONS = _gauge("upstream_connections", "Connections to the worker
 PREFIX_BLOCKS = _gauge("prefix_index_blocks", "Prompt blocks in the prefix index, over all workers.")
 BYTES_PER_TOKEN = _gauge("bytes_per_token", "Calibrated bytes of prompt text per token.", "model")
 POLICY_INFO = _gauge("policy_info", "The routing policy in force; always 1.", "policy", "version")
+POLICY_REFUSED = _counter(
+    "policy_refused_total",
+    "Times that the store's active bundle was refused, by what is wrong with it; the policy in force stayed.",
+    "reason",
+)
 DECISION_LOG_RECORDS = _counter("decision_log_records_total", "Records written to the decision log.")
 DECISION_LOG_DROPPED = _counter(
     "decision_log_dropped_total",

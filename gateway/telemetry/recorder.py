@@ -32,6 +32,7 @@ from gateway.telemetry.labels import (
 )
 from gateway.telemetry.metrics import MetricSpec
 from gateway.telemetry.series import CounterSeries, Family, GaugeSeries, HistogramSeries
+from policy_store.faults import BundleFault
 
 AnyFamily = Family[CounterSeries] | Family[GaugeSeries] | Family[HistogramSeries]
 
@@ -62,6 +63,7 @@ class Metrics:
         self._refusals: Final = self._counter(metrics.REFUSALS)
         self._retries: Final = self._counter(metrics.RETRIES)
         self._upstream_errors: Final = self._counter(metrics.UPSTREAM_ERRORS)
+        self._policy_refused: Final = self._counter(metrics.POLICY_REFUSED)
         self._slo_attained: Final = self._counter(metrics.SLO_ATTAINED)
         self._slo_missed: Final = self._counter(metrics.SLO_MISSED)
         self._start_at_zero()
@@ -99,6 +101,10 @@ class Metrics:
     def upstream_error(self, worker_id: WorkerId, kind: UpstreamErrorKind) -> None:
         """Count a failed leg."""
         self._upstream_errors.labels(worker_id, kind).inc()
+
+    def policy_refused(self, fault: BundleFault) -> None:
+        """Count a bundle of the policy store that was not put in force."""
+        self._policy_refused.labels(fault).inc()
 
     def itl(self, model_label: str) -> HistogramSeries:
         """The inter-token histogram of a routed model, to keep for a stream and tell every gap in seconds."""
@@ -198,6 +204,8 @@ class Metrics:
             self._refusals.labels(refusal)
         for cause in UpstreamErrorKind:
             self._retries.labels(cause)
+        for fault in BundleFault:
+            self._policy_refused.labels(fault)
 
     def _counter(self, spec: MetricSpec) -> Family[CounterSeries]:
         family = Family(spec.full_name, spec.labels, CounterSeries)

@@ -22,6 +22,7 @@ from gateway.telemetry.labels import (
 )
 from gateway.telemetry.metrics import METRICS
 from gateway.telemetry.state import BREAKER_NUMBER
+from policy_store.faults import BundleFault
 
 INTRODUCTION: Final = f"""# Metrics
 
@@ -33,8 +34,8 @@ metrics below it shows the usual `process_*` and `python_*` ones. Each process h
 - Seconds and tokens are base units. A value that is not known has no series; it is never shown as 0.
 - `model` takes the first {MODEL_CAP} distinct names that were routed, then `{OTHER}`. A request that was not routed
   counts under a name already known, else under `{OTHER}`.
-- Counters of refusals, retries, upstream errors, SLOs, and of requests by outcome once a model is routed, start
-  at 0: `rate()` and `increase()` see the first error.
+- Counters of refusals, of policies too, of retries, upstream errors, SLOs, and of requests by outcome once a model is
+  routed, start at 0: `rate()` and `increase()` see the first error.
 - The series of a worker go when the worker leaves the fleet.
 - Histogram boundaries are fixed. Whether a request met its SLO is counted as it ends, by the bound that it began with,
   in `tidegate_slo_attained_total` and `tidegate_slo_missed_total`; from a histogram it can only be estimated.
@@ -47,6 +48,7 @@ LABEL_VALUES: Mapping[str, Iterable[str]] = MappingProxyType(
         "path": (*Path, NO_PATH),
         "reason of path_total": Reason,
         "reason of refusals_total": RefusalKind,
+        "reason of policy_refused_total": BundleFault,
         "kind, cause": UpstreamErrorKind,
         "type": TokenType,
         "role of worker_selected_total": Leg,

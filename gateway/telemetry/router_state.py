@@ -60,6 +60,7 @@ class RouterState:
         router = self._router
         health = router.health.get(worker_id)
         sample = router.fleet[worker_id].sample
+        prefill_ratio, decode_ratio = self._price_ratios(worker_id)
         (view,) = router.fleet.views([worker_id], now_s)
         return WorkerState(
             worker_id=worker_id,
@@ -71,4 +72,13 @@ class RouterState:
             queue_depth=view.queue_depth,
             kv_used_ratio=view.kv_used_ratio,
             sample_age_s=None if sample is None else now_s - sample.at_s,
+            prefill_price_ratio=prefill_ratio,
+            decode_price_ratio=decode_ratio,
         )
+
+    def _price_ratios(self, worker_id: WorkerId) -> tuple[float | None, float | None]:
+        forecast = self._router.forecast
+        if forecast is None:
+            return None, None
+        worker = forecast.of(worker_id)
+        return worker.backlog.correction, worker.decode_correction

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from gateway.core.health import HealthState
 from gateway.core.types import Role, SloTarget, WorkerId
 from gateway.telemetry import metrics
-from gateway.telemetry.labels import LagStat, MissedBound
+from gateway.telemetry.labels import LagStat, Leg, MissedBound
 from gateway.telemetry.loop_lag import LoopLag
 from gateway.telemetry.metrics import MetricSpec
 
@@ -44,6 +44,9 @@ class WorkerState:
     queue_depth: int | None = None
     kv_used_ratio: float | None = None
     sample_age_s: float | None = None
+    prefill_price_ratio: float | None = None
+    """What prefills took of late over what their prices say; None where there are none."""
+    decode_price_ratio: float | None = None
 
     @property
     def shown_state(self) -> str:
@@ -162,6 +165,9 @@ def _worker(worker: WorkerState) -> Iterator[Reading]:
     for spec, value in values:
         if value is not None:
             yield spec, (worker.worker_id, worker.role), value
+    for phase, ratio in ((Leg.PREFILL, worker.prefill_price_ratio), (Leg.DECODE, worker.decode_price_ratio)):
+        if ratio is not None:
+            yield metrics.WORKER_PRICE_RATIO, (worker.worker_id, worker.role, phase), ratio
 
 
 def _core(state: StateReader) -> Iterator[Reading]:

@@ -18,6 +18,8 @@ SETTLE_TOKENS = 2
 """Tokens after the last stream's first one that a decode window leaves out."""
 SEGMENT_TOKENS = 4
 LEAST_SEGMENTS = 2
+LEAST_GAP_S = 1e-4
+"""No engine's steps follow one another faster: tokens that do were read together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,12 +93,14 @@ def decode_observation(streams: Sequence[Heard]) -> Observation | None:
 
     Only the time counts in which all of them decode. A stream's tokens there are cut into short segments, and the
     median over the segments of all streams is the step: reads that bring two tokens at once do not hurt it, and
-    neither does a pause. Where most tokens came with the one before them, segments tell nothing and the mean is taken.
+    neither does a pause. Where most tokens came with the one before them, segments tell nothing, and the mean is taken
+    from when the last stream's first token came.
     """
     begin_s = max(heard.token_s[0] for heard in streams)
     end_s = min(heard.token_s[-1] for heard in streams)
     steps_s: list[float] = []
     gaps_s: list[float] = []
+    means_s: list[float] = []
     context = 0.0
     for heard in streams:
         times = np.array(heard.token_s)
@@ -106,12 +110,14 @@ def decode_observation(streams: Sequence[Heard]) -> Observation | None:
             return None
         kept = inside[: segments * SEGMENT_TOKENS + 1]
         gaps_s += list(np.diff(times[kept]))
+        together = times[(times >= begin_s) & (times <= end_s)]
+        means_s.append(float(together[-1] - begin_s) / (len(together) - 1))
         steps_s += list(np.diff(times[kept[::SEGMENT_TOKENS]]) / SEGMENT_TOKENS)
         # The step that makes token j reads the prompt and the j tokens before it.
         context += heard.prompt_tokens + float(kept[1:].mean())
     work = StepWork(decode_sequences=len(streams), decode_context_tokens=round(context))
-    coalesced = np.count_nonzero(gaps_s) < len(gaps_s) / 2
-    seconds = float(np.mean(gaps_s) if coalesced else np.median(steps_s))
+    coalesced = np.count_nonzero(np.array(gaps_s) > LEAST_GAP_S) < len(gaps_s) / 2
+    seconds = float(np.mean(means_s) if coalesced else np.median(steps_s))
     return Observation(kind=Kind.DECODE, steps=(work,), seconds=seconds)
 
 

@@ -50,17 +50,14 @@ class Engine:
         self._intake = Delayed(Phase.INTAKE)
         self._incoming = Delayed(Phase.TRANSFERRING)
         self._held = HeldKv(spec.hold_lease_s)
-        self._waiting_for = (
-            self._incoming,
-            self._held,
-            *([self._intake] if spec.intake_s + spec.intake_token_s else []),
-        )
         self._sources: dict[str, Link] = {}
         self._live: dict[str, LiveSequence] = {}
         self._now_s = 0.0
         self._events = self._stepper.events
         self._remote_kv_tokens = 0
         self._finished = 0
+        self._idle_snapshot: EngineSnapshot | None = None
+        """Of an engine without requests; nothing changes until it gets one."""
 
     def add(self, request: EngineRequest, now_s: float, *, source: Link | None = None) -> None:
         """Queue a request; one that can never fit is finished at once as rejected.
@@ -80,6 +77,7 @@ class Engine:
             self._tell_finished(sequence, FinishReason.REJECTED)
             return
         self._live[request.request_id] = sequence
+        self._idle_snapshot = None
         if source is not None:
             self._sources[request.request_id] = source
         intake_s = spec.intake_s + spec.intake_token_s * request.prompt_tokens
@@ -129,7 +127,8 @@ class Engine:
     def advance(self, now_s: float) -> list[EngineEvent]:
         """Let time go on; everything that happened up to and including `now_s`, in order of time."""
         self._run_to(now_s)
-        self._start()
+        if self._stepper.may_start:
+            self._start()
         events, self._stepper.events = self._events, []
         self._events = self._stepper.events
         return events
@@ -142,7 +141,15 @@ class Engine:
         """Gauges and counters, as of the last `now_s` where none is given."""
         if now_s is not None:
             self._run_to(now_s)
-        self._settle()
+        stepper = self._stepper
+        if self._live or stepper.may_start or stepper.next_end_s != NEVER_S:
+            self._settle()
+            return self._take_snapshot()
+        if self._idle_snapshot is None:
+            self._idle_snapshot = self._take_snapshot()
+        return self._idle_snapshot
+
+    def _take_snapshot(self) -> EngineSnapshot:
         scheduler, stepper, cache = self._scheduler, self._stepper, self._cache
         return EngineSnapshot(
             running=len(scheduler.running),
@@ -162,8 +169,9 @@ class Engine:
     def _run_to(self, now_s: float) -> None:
         if now_s < self._now_s:
             raise ValueError(f"time goes back from {self._now_s} to {now_s}")
+        stepper = self._stepper
         while True:
-            if self._now_s < now_s:
+            if stepper.may_start and self._now_s < now_s:
                 self._start()
             end_s = self._next_end_s()
             if end_s > now_s:
@@ -173,7 +181,13 @@ class Engine:
         self._now_s = now_s
 
     def _next_end_s(self) -> float:
-        return min(self._stepper.next_end_s, self._intake.next_end_s, self._incoming.next_end_s, self._held.next_end_s)
+        # Asked for more often than anything else: `min` of four takes twice as long.
+        end_s = self._stepper.next_end_s
+        if self._incoming.next_end_s < end_s:  # noqa: PLR1730
+            end_s = self._incoming.next_end_s
+        if self._held.next_end_s < end_s:  # noqa: PLR1730
+            end_s = self._held.next_end_s
+        return self._intake.next_end_s if self._intake.next_end_s < end_s else end_s  # noqa: FURB136
 
     def _end_what_is_due(self) -> None:
         now_s = self._now_s

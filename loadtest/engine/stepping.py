@@ -20,6 +20,10 @@ class Stepper:
     """The steps of one engine.
 
     `events` collects tokens, `done` the sequences that have made their last one, until the engine takes them.
+
+    Attributes:
+        may_start: True where a step could begin at once; never while one is under way.
+        next_end_s: when there is next something to settle.
     """
 
     def __init__(self, scheduler: Scheduler, costs: CostModel, *, tells_every_token: bool, plans_ahead: bool) -> None:
@@ -33,31 +37,21 @@ class Stepper:
         self._tells_every_token = tells_every_token
         self._plans_ahead = plans_ahead
         self._stretch: Stretch | None = None
-        self._may_start = False
+        self.may_start = False
+        self.next_end_s = NEVER_S
         self._before_plan: list[tuple[Change, LiveSequence]] = []
         self._after_plan: list[tuple[Change, LiveSequence]] = []
 
-    @property
-    def may_start(self) -> bool:
-        """True where a step could begin at once."""
-        return self._may_start and self._stretch is None
-
-    @property
-    def next_end_s(self) -> float:
-        """When there is next something to settle."""
-        stretch = self._stretch
-        if stretch is None:
-            return NEVER_S
-        return stretch.step_end_s(stretch.settled + 1) if self._tells_every_token else stretch.tell_s
-
     def start(self, now_s: float) -> list[LiveSequence]:
         """Begin the next stretch, if there is work and none is under way; who got blocks for a transfer."""
-        if self._stretch is not None or not self._may_start:
+        if not self.may_start:
             return []
-        self._may_start = False
+        self.may_start = False
         plan = self._plan()
         if not plan.is_empty:
+            self.may_start = False
             self._stretch = Stretch(plan, self._costs, now_s)
+            self._look(self._stretch)
         return plan.reserved
 
     def change(self, change: Change, sequence: LiveSequence, now_s: float) -> None:
@@ -71,7 +65,7 @@ class Stepper:
         else:
             self.cut(now_s)
             self._after_plan.append((change, sequence))
-        self._may_start = True
+        self.may_start = self._stretch is None
 
     def _end_after_next_step(self, stretch: Stretch, now_s: float) -> bool:
         """Where the step planned ahead is one more of the same, let the stretch end with it; False where it is not."""
@@ -79,6 +73,7 @@ class Stepper:
         if steps > stretch.steps:
             return False
         stretch.cut(steps)
+        self._look(stretch)
         return True
 
     def cut(self, now_s: float) -> None:
@@ -90,6 +85,7 @@ class Stepper:
         begun = stretch.begun_steps(now_s)
         if begun < stretch.steps:
             stretch.cut(begun)
+            self._look(stretch)
         if begun == stretch.settled:
             self._end(stretch)
 
@@ -116,6 +112,11 @@ class Stepper:
             self._end(stretch)
         else:
             batch.begin(1)
+            self._look(stretch)
+
+    def _look(self, stretch: Stretch) -> None:
+        every = self._tells_every_token
+        self.next_end_s = stretch.step_end_s(stretch.settled + 1) if every else stretch.tell_s
 
     def _plan(self) -> StepPlan:
         _make(self._before_plan)
@@ -128,7 +129,7 @@ class Stepper:
         if plan.is_empty and not plan.reserved:
             return self._scheduler.plan()
         plan.steps = 1
-        self._may_start = True
+        self.may_start = True
         return plan
 
     def _tell(self, stretch: Stretch) -> None:
@@ -144,7 +145,8 @@ class Stepper:
 
     def _end(self, stretch: Stretch) -> None:
         self._stretch = None
-        self._may_start = True
+        self.next_end_s = NEVER_S
+        self.may_start = True
         self.busy_s += stretch.end_s - stretch.start_s
         self.done.extend(self._batch.pop_done())
         for sequence, new in stretch.plan.chunks:

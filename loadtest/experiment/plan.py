@@ -101,13 +101,12 @@ def _routing(value: object) -> object:
     if isinstance(value, str):
         return {"policy": value}
     if isinstance(value, dict) and "bundle" in value:
-        further = {key: one for key, one in value.items() if key != "bundle"}
-        return {"policy": "table", "table": {"bundle": value["bundle"]}, **further}
+        return {"policy": "learned", **value}
     return value
 
 
 RoutingPlan = Annotated[dict[str, Any], BeforeValidator(_routing)]
-"""The gateway's `routing` settings; a policy's name and `bundle: FILE` are short for them."""
+"""The gateway's `routing` settings; a policy's name and `bundle: DIRECTORY` are short for them."""
 
 
 def _slo_text(text: str) -> str:

@@ -34,7 +34,7 @@ class FleetSpec:
     speed: float = 1.0
     model: str = DEFAULT_MODEL
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Gateway settings beside `server` and `workers`."""
+    """Gateway settings beside `server` and `workers`; without `admin` there is no admin application."""
     worker_overrides: Mapping[str, Any] = field(default_factory=dict)
     """Fields of every worker's configuration, such as `total_blocks`."""
 
@@ -98,9 +98,9 @@ def _start_gateway(
 ) -> str:
     port = spec.port or _free_port()
     tree = {
+        "admin": {"port": None},
         **spec.settings,
         "server": {"host": "127.0.0.1", "port": port},
-        "admin": {"port": None},
         "workers": [
             {
                 "id": worker["name"],

@@ -20,6 +20,10 @@ class Pools:
     decode: int = 0
     both: int = 0
 
+    def __str__(self) -> str:
+        """As it is written."""
+        return f"{self.both}A" if self.both else f"{self.prefill}P{self.decode}D"
+
     def roles(self) -> list[tuple[str, Role]]:
         """A name and a role for every worker."""
         counts = ((Role.PREFILL, self.prefill), (Role.DECODE, self.decode), (Role.BOTH, self.both))

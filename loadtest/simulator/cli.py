@@ -48,7 +48,7 @@ def simulate_command(
         str, typer.Option(help="A preset, or the file that `tidegate calibrate` wrote.")
     ] = "h100-llama70b-tp4",
     policy: Annotated[
-        str, typer.Option(help=f"{', '.join(NAMED_POLICIES[:-1])}, or the file of a policy bundle.")
+        str, typer.Option(help=f"{', '.join(NAMED_POLICIES[:-1])}, or the directory of a policy bundle.")
     ] = "dynamo",
     override: Annotated[
         list[str] | None, typer.Option("--set", help="A gateway setting: routing.dynamo.policy=isl_or_load.")

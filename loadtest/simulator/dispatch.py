@@ -1,11 +1,14 @@
 """Who chooses the engines of a simulated fleet.
 
-The rule of this module: a dispatcher hears what a gateway would hear, when it would hear it, and nothing else.
+The rule of this module: a dispatcher hears what a gateway would hear, when it would hear it, and nothing else; what is
+foretold of an answer's length is said when the core is made.
 """
 
+import math
 from random import Random
 from typing import Protocol
 
+from gateway.core.calibration import Calibration
 from gateway.core.events import Dispatched, Finished, FirstToken, Prefilled, WorkerSampled, WorkerUp
 from gateway.core.policy import Policy
 from gateway.core.router import Router
@@ -23,6 +26,7 @@ from gateway.core.types import (
 )
 from loadtest.engine.types import EngineSnapshot
 from loadtest.simulator.flight import Flight
+from loadtest.simulator.lengths import Foretold, Lengths
 from loadtest.traces.types import TraceRequest
 
 BYTES_PER_TOKEN_ID = 4
@@ -51,13 +55,26 @@ class CoreDispatcher:
     """The gateway's own decision core.
 
     Prompts are told to it as token ids, so that it counts them exactly, in the blocks of the trace. The core breaks
-    ties by request id: with the `run_id` of a live run its requests have the ids that they had there.
+    ties by request id: with the `run_id` of a live run its requests have the ids that they had there. Of an answer's
+    length it is told what `lengths` says, and where that is a prediction, `foretold` makes it.
     """
 
     def __init__(
-        self, policy: Policy, workers: list[WorkerSpec], *, model: str, seed: int, run_id: str | None = None
+        self,
+        policy: Policy,
+        workers: list[WorkerSpec],
+        *,
+        model: str,
+        seed: int,
+        run_id: str | None = None,
+        lengths: Lengths = Lengths.LIMIT,
+        foretold: Foretold | None = None,
     ) -> None:
         self.router = Router(policy, rng=Random(seed), instance="sim")  # noqa: S311 (not a secret)
+        if foretold is not None:
+            self.router.calibration = _Believing()
+        self._foretold = foretold
+        self._tells_limits = lengths is Lengths.LIMIT
         self._model = model
         self._id_prefix = "" if run_id is None else f"{run_id}-"
         self._workers = workers
@@ -115,9 +132,14 @@ class CoreDispatcher:
             prompt_token_ids=request.input_tokens,
             block_bytes=BYTES_PER_TOKEN_ID * request.block_tokens,
             block_chains=(request.hash_ids[:full_blocks],),
-            max_output_tokens=request.output_tokens,
+            max_output_tokens=self._said_length(request),
             session=request.session,
         )
+
+    def _said_length(self, request: TraceRequest) -> int | None:
+        if self._foretold is not None:
+            return self._foretold(request)
+        return request.output_tokens if self._tells_limits else None
 
     def _outcome(self, flight: Flight, decision: Decision, now_s: float) -> Outcome:
         kind = OutcomeKind.OK if flight.error is None else OutcomeKind.UPSTREAM_ERROR
@@ -141,6 +163,14 @@ class CoreDispatcher:
                 output_tokens=output_tokens,
             ),
         )
+
+
+class _Believing(Calibration):
+    """Has no mean of its own to hold against what is foretold."""
+
+    def osl_tokens(self, model: str) -> float:  # noqa: ARG002
+        """More than any request says."""
+        return math.inf
 
 
 def path_of(flight: Flight) -> str | None:

@@ -10,6 +10,7 @@ from gateway.core.policy import Policy
 from gateway.core.types import Role, SloDefaults, SloTarget, WorkerId, WorkerSpec
 from loadtest.engine.types import EngineSpec
 from loadtest.simulator.dispatch import CoreDispatcher
+from loadtest.simulator.lengths import Lengths, foretold
 from loadtest.traces.types import MOONCAKE_BLOCK_TOKENS
 from loadtest.traces.workload import Workload
 
@@ -45,6 +46,7 @@ def core_dispatcher(
     *,
     seed: int,
     run_id: str | None = None,
+    lengths: Lengths = Lengths.LIMIT,
 ) -> CoreDispatcher:
     """The core with a policy that knows the SLO, and a prefix index bounded by what the fleet's caches can hold."""
     block_tokens = _block_tokens(workload)
@@ -55,7 +57,16 @@ def core_dispatcher(
         slo=SloDefaults(default=replace(slo, name="default")),
         index_blocks_per_worker=min(policy.index_blocks_per_worker, bound),
     )
-    return CoreDispatcher(bounded, [member.spec() for member in members], model=MODEL, seed=seed, run_id=run_id)
+    predicts = lengths not in (Lengths.LIMIT, Lengths.ROLLING)
+    return CoreDispatcher(
+        bounded,
+        [member.spec() for member in members],
+        model=MODEL,
+        seed=seed,
+        run_id=run_id,
+        lengths=lengths,
+        foretold=foretold(lengths, workload.driver().requests, seed=seed) if predicts else None,
+    )
 
 
 def _block_tokens(workload: Workload) -> int:

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from loadtest.engine.engine import Engine
 from loadtest.engine.types import EngineEvent, EngineSnapshot, FinishReason, RequestFinished, TokenMade
+from loadtest.simulator.collector import uncollected
 from loadtest.simulator.dispatch import Dispatcher
 from loadtest.simulator.flight import NOWHERE, Flight, PromptShape, leg
 from loadtest.traces.types import TraceRequest
@@ -76,12 +77,16 @@ class Simulation:
         self._scraped: deque[tuple[float, list[EngineSnapshot]]] = deque()
         self._pending = 0
         self._events = 0
+        self._pull_arrival()
+        if scrape is not None:
+            self._note(scrape.interval_s, SCRAPE)
 
     def run(self, until_s: float = float("inf")) -> Run:
-        """Let everything happen up to `until_s`, or until nothing is left to happen."""
-        self._pull_arrival()
-        if self._scrape is not None:
-            self._note(self._scrape.interval_s, SCRAPE)
+        """Let everything happen up to `until_s`, or until nothing is left to happen; called again, it goes on."""
+        with uncollected():
+            return self._run(until_s)
+
+    def _run(self, until_s: float) -> Run:
         agenda, now_s = self._agenda, 0.0
         while agenda and agenda[0][0] <= until_s:
             at_s, rank, _, request = heappop(agenda)

@@ -19,6 +19,7 @@ from loadtest.fleet.pools import Pools
 from loadtest.simulator.dispatch import CoreDispatcher
 from loadtest.simulator.fleet import Member, core_dispatcher
 from loadtest.simulator.host import ScrapePlan, Simulation
+from loadtest.simulator.lengths import Lengths
 from loadtest.simulator.records import to_records
 from loadtest.traces.loaders import load_workload
 from loadtest.traces.workload import Workload
@@ -35,7 +36,7 @@ class Scenario:
     pools: Pools
     engine: str
     policy: str = "dynamo"
-    """A path policy's name, or the file of a policy bundle."""
+    """A path policy's name, or the directory of a policy bundle."""
     settings: Sequence[str] = ()
     """Further gateway settings that make the policy, as `section.field=value`."""
     slo: SloTarget = field(default_factory=lambda: SloTarget(name="run", ttft_s=2.0, tpot_s=0.04))
@@ -45,6 +46,8 @@ class Scenario:
     until_s: float = float("inf")
     run_id: str | None = None
     """Of the live run that is simulated: the core breaks ties by request id."""
+    lengths: Lengths = Lengths.LIMIT
+    """What the gateway is told of the answers' lengths."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +102,15 @@ def assemble(scenario: Scenario, workload: Workload, *, seed: int) -> Assembly:
     """
     spec, costs = load_engine(scenario.engine)
     members = [Member(name, role, spec) for name, role in scenario.pools.roles()]
-    dispatcher = core_dispatcher(_policy(scenario), members, workload, scenario.slo, seed=seed, run_id=scenario.run_id)
+    dispatcher = core_dispatcher(
+        _policy(scenario),
+        members,
+        workload,
+        scenario.slo,
+        seed=seed,
+        run_id=scenario.run_id,
+        lengths=scenario.lengths,
+    )
     engines = [Engine(spec, costs, tells_every_token=False) for _ in members]
     simulation = Simulation(engines, dispatcher, workload.driver(), scrape=scenario.scrape)
     return Assembly(engines=engines, dispatcher=dispatcher, simulation=simulation)
@@ -108,5 +119,5 @@ def assemble(scenario: Scenario, workload: Workload, *, seed: int) -> Assembly:
 def _policy(scenario: Scenario) -> Policy:
     overrides = [f"routing.policy={scenario.policy}"]
     if scenario.policy not in NAMED_POLICIES:
-        overrides = ["routing.policy=table", f"routing.table.bundle={scenario.policy}"]
+        overrides = ["routing.policy=learned", f"routing.bundle={scenario.policy}"]
     return build_policy(load_settings(overrides=[*overrides, *scenario.settings]))

@@ -167,8 +167,9 @@ async def test_a_policy_is_swapped_while_requests_are_in_flight() -> None:
     ("body", "code", "words"),
     [
         ({"policy": "magic"}, "invalid_value", "policy"),
-        ({"policy": "table"}, "invalid_value", "table.bundle"),
-        ({"policy": "table", "table": {"bundle": "/no/such/bundle.json"}}, "invalid_settings", "/no/such/bundle.json"),
+        ({"policy": "learned"}, "invalid_value", "needs bundle or store"),
+        ({"policy": "learned", "bundle": "/no/such/bundle"}, "invalid_settings", "/no/such/bundle"),
+        ({"policy": "learned", "store": "/no/such/store"}, "invalid_settings", "/no/such/store"),
         ({"decode_weights": {"nonsense": 1.0}}, "invalid_settings", "nonsense"),
     ],
 )

@@ -217,7 +217,7 @@ async def test_a_worker_url_that_is_none_is_a_settings_error_and_leaves_no_journ
     ("wrong", "words"),
     [
         ({"routing": {"decode_weights": {"nonsense": 1.0}}}, "nonsense"),
-        ({"routing": {"policy": "table", "table": {"bundle": "/no/such/bundle.json"}}}, "bundle"),
+        ({"routing": {"policy": "learned", "bundle": "/no/such/bundle"}}, "/no/such/bundle"),
     ],
 )
 async def test_a_policy_that_cannot_be_built_is_a_settings_error(wrong: dict[str, Any], words: str) -> None:

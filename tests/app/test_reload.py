@@ -145,7 +145,7 @@ async def test_endpoints_are_workers_of_a_reload_too(file: File) -> None:
     ("sections", "words"),
     [
         ({"routing": {"policy": "magic"}}, "routing.policy"),
-        ({"routing": {"policy": "table", "table": {"bundle": "/no/such"}}}, "/no/such"),
+        ({"routing": {"policy": "learned", "bundle": "/no/such"}}, "/no/such"),
         ({"workers": [worker("w0", url="http://h:99999")]}, "workers.w0.url"),
         ({"sidecar": {"allow": ["10.0.0.1/8"]}}, "sidecar.allow"),
         ({"nonsense": {}}, "nonsense"),

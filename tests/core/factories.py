@@ -4,10 +4,13 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
+from gateway.core.engine_costs import EngineCosts
 from gateway.core.events import Finished, WorkerSampled, WorkerUp
+from gateway.core.forecast import FleetCosts
 from gateway.core.path.base import PathQuestion
 from gateway.core.policy import Policy
 from gateway.core.router import Router
+from gateway.core.step_cost import AttentionTerms, CostTable, Curve
 from gateway.core.types import (
     Decision,
     DecisionId,
@@ -28,6 +31,27 @@ from gateway.core.types import (
     WorkerView,
 )
 
+ENGINE = EngineCosts(
+    table=CostTable(
+        name="round",
+        step_overhead_s=0.01,
+        tokens=Curve((0, 1000), (0.0, 0.1)),
+        sequences=Curve((0, 1000), (0.0, 0.0)),
+        attention=AttentionTerms(
+            launch_s=0.0,
+            prefill_sequence_s=0.0,
+            prefill_token_s=0.0,
+            prefill_pair_s=0.0,
+            decode_sequence_s=0.0,
+            kv_token_s=1e-7,
+        ),
+    ),
+    max_batched_tokens=2000,
+    transfer_latency_s=0.01,
+    transfer_token_s=1e-5,
+)
+"""A step takes 10 ms, 0.1 ms more per token and 0.1 us per token of context; a transfer 10 ms and 10 us per token."""
+COSTS = FleetCosts(prefill=ENGINE, decode=ENGINE)
 MODEL = "llama"
 SLO = SloTarget(name="default", ttft_s=2.0, tpot_s=0.04)
 

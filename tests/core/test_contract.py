@@ -13,12 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.core.forecast import Forecast
 from gateway.core.path.base import PathPolicy, PathQuestion
+from gateway.core.path.priced import JointPolicy, PricedPolicy
+from gateway.core.path.regime import RegimePolicy, Regimes
 from gateway.core.path.rules import AlwaysLocal, AlwaysRemote, DynamoMode, DynamoRule, LlmdRule
 from gateway.core.path.table import GaussianMixture, KMeans, Scaler, TablePolicy
 from gateway.core.placement import SCORERS, Placement, Pool
-from gateway.core.types import Features, Path, Reason, Role, WorkerId, WorkerView
-from tests.core.factories import question
+from gateway.core.types import Features, Path, Reason, Role, SloTarget, WorkerId, WorkerView
+from tests.core.factories import COSTS, question
 
 ROWS = ((5.0, 4.0, 3.0, 5.0), (8.0, 8.0, 8.0, 5.0), (10.0, 9.0, 2.0, 7.0))
 IDENTITY = tuple(tuple(float(i == j) for j in range(4)) for i in range(4))
@@ -33,6 +36,19 @@ POLICIES: dict[str, PathPolicy] = {
     "llmd": LlmdRule(non_cached_tokens=512, prompt_tokens=64),
     "kmeans": TablePolicy(scaler=SCALER, clusters=KMeans(centroids=ROWS), actions=ACTIONS, baseline=BASELINE),
     "gmm": TablePolicy(scaler=SCALER, clusters=MIXTURE, actions=ACTIONS, baseline=BASELINE),
+    "exploring table": TablePolicy(
+        scaler=SCALER, clusters=MIXTURE, actions=ACTIONS, baseline=BASELINE, epsilon=(0.0, 0.1, 1.0)
+    ),
+    "table-regime": RegimePolicy(
+        scaler=SCALER,
+        clusters=KMeans(centroids=ROWS),
+        regimes=Regimes(prefill_backlog_tokens=(4096.0,), decode_requests=(8.0, 32.0)),
+        actions=((Path.LOCAL, Path.REMOTE) * 3,) * 3,
+        epsilon=((0.0, 0.5) * 3,) * 3,
+        baseline=BASELINE,
+    ),
+    "priced": PricedPolicy(baseline=BASELINE),
+    "joint": JointPolicy(baseline=BASELINE),
     **{
         f"dynamo {mode}": DynamoRule(mode=mode, prefill_busy_threshold=0.5, decode_busy_threshold=0.8)
         for mode in DynamoMode
@@ -45,6 +61,7 @@ FEW = settings(max_examples=40)
 counts = st.one_of(st.integers(0, 100), st.integers(0, 2**63 - 1))
 sizes = st.one_of(st.none(), st.integers(1, 256), st.integers(1, 2**53))
 ratios = st.one_of(st.none(), st.floats(0.0, 1.0), st.floats(0.0, 2.0**53))
+bounds = st.none() | st.floats(1e-6, 1e6)
 
 
 @st.composite
@@ -77,6 +94,9 @@ def questions(draw: st.DrawFn) -> PathQuestion:
         ),
         prefill=prefill,
         decode=decode,
+        now_s=draw(st.floats(0, 1e9)),
+        slo=draw(st.none() | st.builds(SloTarget, name=st.just("x"), ttft_s=bounds, tpot_s=bounds)),
+        forecast=draw(st.none() | st.just(Forecast(COSTS))),
     )
 
 

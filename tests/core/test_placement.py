@@ -62,6 +62,32 @@ class TestScorers:
     def test_queue_free_falls_with_each_waiting_request(self, depth: int | None, expected: float | None) -> None:
         assert score("queue_free", view(queue_depth=depth)) == expected
 
+    def test_dynamos_prefill_cost_is_the_queue_and_the_uncached_prompt_in_blocks(self) -> None:
+        queued, cached = view("a", prefill_tokens=600), view("b", prefill_tokens=640, hit_tokens=400)
+        assert score("dynamo_prefill_cost", cached, queued) == 1.0
+        assert score("dynamo_prefill_cost", queued, cached) == pytest.approx((1 + 1240 / 16) / (1 + 1600 / 16))
+
+    def test_dynamos_prefill_cost_is_never_below_nothing(self) -> None:
+        assert score("dynamo_prefill_cost", view(hit_tokens=1200), view("b", hit_tokens=1000)) == 1.0
+
+    def test_dynamos_decode_cost_is_active_and_incoming_blocks_whatever_is_cached(self) -> None:
+        cached, emptier = view("a", kv_tokens=3201, hit_tokens=1000), view("b", kv_tokens=1600)
+        assert score("dynamo_decode_cost", emptier, cached) == 1.0
+        assert score("dynamo_decode_cost", cached, emptier) == pytest.approx((1 + 100 + 63) / (1 + 201 + 63))
+
+    @pytest.mark.parametrize("name", ["dynamo_prefill_cost", "dynamo_decode_cost"])
+    def test_dynamos_costs_order_workers_as_its_router_does(self, name: str) -> None:
+        views = [view(str(n), prefill_tokens=n * 777 % 5000, kv_tokens=n * 991 % 9000) for n in range(9)]
+        costs = {
+            each.worker_id: each.prefill_tokens if "prefill" in name else -(-each.kv_tokens // 16) for each in views
+        }
+        ranked = [candidate.worker_id for candidate in rank(by(name), views)]
+        assert ranked == sorted(costs, key=costs.__getitem__)
+
+    def test_dynamos_costs_count_in_its_blocks_where_a_worker_is_silent(self) -> None:
+        silent, other = view("a", kv_tokens=160, kv_block_tokens=None), view("b", kv_tokens=160)
+        assert score("dynamo_decode_cost", silent, other) == 1.0
+
 
 class TestRanking:
     def test_the_best_weighted_mean_comes_first(self) -> None:

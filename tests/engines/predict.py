@@ -14,8 +14,10 @@ import contextlib
 import secrets
 import signal
 import socket
+import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +27,6 @@ import yaml
 from rich.console import Console
 from rich.table import Column, Table
 
-from gateway.core.step_cost import CostTable, StepWork
 from gateway.core.types import Endpoint, SloTarget
 from loadtest.calibrate.live import CalibrationOptions, calibrate
 from loadtest.calibrate.tables import price_table, residual_table
@@ -39,7 +40,6 @@ from loadtest.report.summary import PathSummary, summarise
 from loadtest.simulator.scenario import Scenario, run_workload
 from loadtest.traces.types import TraceRequest
 from loadtest.traces.workload import Workload
-from policy_store.costs.file import to_table
 from tests.engines.engine_pair import Engines, EnginesAbsentError, Pair, running_pair
 
 MODELS = {"tiny": "tiny-llama", "smol": "SmolLM2-135M-Instruct"}
@@ -51,6 +51,8 @@ MAX_BATCHED_TOKENS = 2048
 """vLLM's default for a server on a CPU."""
 MAX_RUNNING = 16
 """What the start script asks for."""
+ALONE_REQUESTS = 12
+"""Sent one after the other, to see how long one takes."""
 WARM_UP_REQUESTS = 20
 """In these the gateway learns how many bytes a token of this model has."""
 SLO = SloTarget(name="none", ttft_s=None, tpot_s=None)
@@ -89,7 +91,7 @@ def main() -> int:
         engine = _calibrate(pair, options.budget, work)
         console.print(price_table(engine), residual_table(engine.costs.provenance.residuals))
         url = stack.enter_context(_gateway(pair, work))
-        measured, sent = asyncio.run(_measure(pair, url, engine, options))
+        measured, sent = asyncio.run(_measure(pair, url, options))
     predicted = _predict(engine, sent, work)
     figures = list(_figures(measured, predicted))
     console.print(_table(figures))
@@ -139,9 +141,7 @@ def _gateway(pair: Pair, work: Path) -> Iterator[str]:
         yield url
 
 
-async def _measure(
-    pair: Pair, url: str, engine: EngineFile, options: argparse.Namespace
-) -> tuple[list[Record], list[TraceRequest]]:
+async def _measure(pair: Pair, url: str, options: argparse.Namespace) -> tuple[list[Record], list[TraceRequest]]:
     """The run's records, and its requests with their lengths in the model's own tokens."""
     load = LoadOptions(
         url=f"{url}/v1",
@@ -154,7 +154,9 @@ async def _measure(
     await warm_up(load)
     (probe,) = await run_load(replace(load, seed=load.seed + 1), [_request(0, 0.0, 100, 2)])
     assert probe.input_tokens, f"the gateway does not answer: {probe.error}"
-    requests = _mix(engine, options.requests, options.load, words_per_token=100 / probe.input_tokens)
+    words_per_token = 100 / probe.input_tokens
+    busy_s = await _alone_s(replace(load, seed=load.seed + 2), words_per_token)
+    requests = _mix(options.requests, options.load / busy_s, words_per_token)
     records = await run_load(load, requests)
     sent = [
         _request(request.index, request.arrival_s, record.input_tokens or request.input_tokens, request.output_tokens)
@@ -163,27 +165,35 @@ async def _measure(
     return records, sent
 
 
-def _mix(engine: EngineFile, count: int, load: float, *, words_per_token: float) -> list[TraceRequest]:
-    """Poisson arrivals, half of them short and half long, that keep the decode worker busy for `load` of the time."""
-    rng = Random(7)
-    table = to_table(engine.costs)
-    lengths = [
-        (rng.randint(*(SHORT_TOKENS if rng.random() < 0.5 else LONG_TOKENS)), rng.randint(*OUTPUT_TOKENS))
-        for _ in range(count)
-    ]
-    busy_s = sum(_decode_worker_s(table, prompt, output) for prompt, output in lengths) / count
+async def _alone_s(load: LoadOptions, words_per_token: float) -> float:
+    """How long a request of the mix takes with the pair to itself: measured, so that no fit decides the load."""
+    took_s = []
+    for number, (prompt, output) in enumerate(_lengths(ALONE_REQUESTS)):
+        one = [_request(0, 0.0, round(prompt * words_per_token), output)]
+        began_s = time.monotonic()
+        (record,) = await run_load(replace(load, seed=load.seed + number), one)
+        assert record.ok, f"the gateway does not answer: {record.error}"
+        took_s.append(time.monotonic() - began_s)
+    return statistics.fmean(took_s)
+
+
+def _mix(count: int, rate_rps: float, words_per_token: float) -> list[TraceRequest]:
+    """Poisson arrivals of the mix."""
+    rng = Random(8)
     at_s, requests = 0.0, []
-    for index, (prompt, output) in enumerate(lengths):
-        at_s += rng.expovariate(load / busy_s)
+    for index, (prompt, output) in enumerate(_lengths(count)):
+        at_s += rng.expovariate(rate_rps)
         requests.append(_request(index, at_s, round(prompt * words_per_token), output))
     return requests
 
 
-def _decode_worker_s(table: CostTable, prompt: int, output: int) -> float:
-    """Time that one request alone takes of the decode worker."""
-    step = StepWork(decode_sequences=1, decode_context_tokens=prompt)
-    own_prefill = table.step_seconds(StepWork(prefill=((prompt, 0),))) if prompt < THRESHOLD_TOKENS else 0.0
-    return own_prefill + output * table.step_seconds(step)
+def _lengths(count: int) -> list[tuple[int, int]]:
+    """Prompt and output tokens: half of the prompts short, half long."""
+    rng = Random(7)
+    return [
+        (rng.randint(*(SHORT_TOKENS if rng.random() < 0.5 else LONG_TOKENS)), rng.randint(*OUTPUT_TOKENS))
+        for _ in range(count)
+    ]
 
 
 def _request(index: int, at_s: float, input_tokens: int, output_tokens: int) -> TraceRequest:
@@ -247,7 +257,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--model", choices=list(MODELS), default="tiny", help="random weights, or SmolLM2 (slower)")
     parser.add_argument("--requests", type=int, default=200, help="of the mixed run")
     parser.add_argument("--budget", type=int, default=300, help="requests of the calibration")
-    parser.add_argument("--load", type=float, default=0.4, help="share of time that the decode worker is to be busy")
+    parser.add_argument("--load", type=float, default=0.4, help="requests under way on average, were none to wait")
     parser.add_argument("--within", type=float, default=0.3, help="largest error of a P50 that passes")
     parser.add_argument("--work", type=Path, help="folder for the engine file and logs, kept")
     parser.add_argument("--keep", action="store_true", help="leave the pair running for the next run")

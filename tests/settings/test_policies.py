@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 
 import pytest
@@ -7,9 +8,12 @@ from gateway.core.path.rules import AlwaysLocal, AlwaysRemote, DynamoMode, Dynam
 from gateway.core.path.table import TablePolicy
 from gateway.core.policy import DEFAULT_DECODE_PLACEMENT, DEFAULT_PREFILL_PLACEMENT, Policy
 from gateway.core.types import SloDefaults, SloTarget
-from gateway.policies import build_policy
+from gateway.policies import build_policy, described_policy
+from gateway.selection import select
 from gateway.settings import SettingsError, load_settings
-from policy_store.bundle import KMeansModel, ScalerModel, TableBundle, write_bundle
+from policy_store.faults import BundleFault
+from policy_store.store import FileStore
+from tests.policy_store.bundle_factories import always, written
 
 
 def build(*overrides: str) -> Policy:
@@ -80,32 +84,70 @@ def test_bounds_of_index_and_samples_reach_the_policy() -> None:
     assert (policy.index_blocks_per_worker, policy.sample_max_age_s) == (5, 3.0)
 
 
-class TestTable:
-    @staticmethod
-    def _bundle(file: Path) -> TableBundle:
-        bundle = TableBundle(
-            scaler=ScalerModel(mean=(0.0,) * 4, std=(1.0,) * 4),
-            clusters=KMeansModel(centroids=((1.0,) * 4,)),
-            actions=("remote",),
-        )
-        write_bundle(bundle, file)
-        return bundle
-
+class TestLearned:
     def test_it_is_built_from_its_bundle_and_has_the_bundles_version(self, tmp_path: Path) -> None:
-        file = tmp_path / "table.json"
-        bundle = self._bundle(file)
-        policy = build("routing.policy=table", f"routing.table.bundle={file}")
+        directory = written(tmp_path)
+        policy = build("routing.policy=learned", f"routing.bundle={directory}")
         assert isinstance(policy.path, TablePolicy)
-        assert policy.version == bundle.version
+        assert policy.version == directory.name
         assert policy.path.baseline == DynamoRule(mode=DynamoMode.ISL_OR_LOAD, prefill_busy_threshold=1.0)
 
     def test_a_missing_bundle_is_named(self, tmp_path: Path) -> None:
-        file = tmp_path / "nowhere.json"
-        with pytest.raises(SettingsError, match=r"nowhere\.json"):
-            build("routing.policy=table", f"routing.table.bundle={file}")
+        with pytest.raises(SettingsError, match="nowhere"):
+            build("routing.policy=learned", f"routing.bundle={tmp_path / 'nowhere'}")
 
     def test_a_bundle_of_another_rule_is_not_read(self, tmp_path: Path) -> None:
-        assert build("routing.policy=local", f"routing.table.bundle={tmp_path}").version == "built-in"
+        assert build("routing.policy=local", f"routing.bundle={tmp_path}").version == "built-in"
+
+
+class TestStore:
+    """With a store, its active bundle decides, and Dynamo's rule where none is active."""
+
+    @staticmethod
+    def _build(store: FileStore, *overrides: str) -> Policy:
+        return build("routing.policy=learned", f"routing.store={store.root}", *overrides)
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> FileStore:
+        opened = FileStore(tmp_path / "store")
+        opened.add(always("remote"))
+        return opened
+
+    def test_the_active_bundle_is_built_and_switched_off_again(self, store: FileStore) -> None:
+        threshold = "routing.dynamo.eff_isl_threshold=7"
+        assert self._build(store, threshold).path == DynamoRule(eff_isl_threshold=7)
+        store.activate(always("remote").version)
+        assert self._build(store).version == always("remote").version
+        store.switch_off()
+        off = self._build(store, threshold)
+        assert (off.path, off.version) == (DynamoRule(eff_isl_threshold=7), "built-in")
+
+    def test_a_policy_is_built_again_from_its_description_wherever_the_store_points_by_then(
+        self, store: FileStore
+    ) -> None:
+        store.activate(always("remote").version)
+        remote = self._build(store, "routing.decode_weights={kv_free: 2}")
+        store.activate(store.add(always("local")))
+        local = self._build(store)
+        store.switch_off()
+        off = self._build(store)
+        assert [described_policy(policy.description) for policy in (remote, local, off)] == [remote, local, off]
+
+    def test_a_store_or_a_bundle_that_cannot_be_used_is_named(self, store: FileStore, tmp_path: Path) -> None:
+        with pytest.raises(SettingsError, match="there is no policy store"):
+            self._build(FileStore(tmp_path / "nowhere"))
+        store.activate(always("remote").version)
+        (store.directory(always("remote").version) / "path.json").write_bytes(b"")
+        with pytest.raises(SettingsError, match=r"path\.json was truncated to 0"):
+            self._build(store)
+
+    def test_a_pointer_to_nothing_is_a_bundle_that_cannot_be_read(self, store: FileStore) -> None:
+        store.activate(always("remote").version)
+        shutil.rmtree(store.directory(always("remote").version))
+        selected = select(load_settings(overrides=["routing.policy=learned", f"routing.store={store.root}"]).routing)
+        assert selected.refusal is not None
+        assert selected.refusal.fault is BundleFault.UNREADABLE
+        assert selected.chosen.path == DynamoRule()
 
 
 @pytest.mark.parametrize(

@@ -199,8 +199,17 @@ class TestCrossChecks:
         (line,) = wrong("slo.models={llama: slow}")
         assert "slo.models refers to unknown classes: slow" in line
 
-    def test_a_table_needs_a_bundle(self) -> None:
-        assert "needs table.bundle" in wrong("routing.policy=table")[0]
+    def test_a_learned_policy_needs_a_bundle_or_a_store_but_not_both(self) -> None:
+        assert "needs bundle or store" in wrong("routing.policy=learned")[0]
+        assert "either bundle or store" in wrong("routing.policy=learned", "routing.bundle=a", "routing.store=b")[0]
+        assert load_settings(overrides=["routing.policy=learned", "routing.bundle=a"]).routing.follows_store is False
+        assert load_settings(overrides=["routing.policy=local", "routing.store=a"]).routing.follows_store is False
+        assert load_settings(overrides=["routing.policy=learned", "routing.store=a"]).routing.follows_store is True
+
+    def test_the_rule_that_stands_in_for_a_store_must_be_whole(self) -> None:
+        learned = ["routing.policy=learned", "routing.dynamo.policy=prefill_load"]
+        assert "needs dynamo.prefill_busy_threshold" in wrong(*learned, "routing.store=a")[0]
+        assert load_settings(overrides=[*learned, "routing.bundle=a"]).routing.policy == "learned"
 
     @pytest.mark.parametrize("mode", ["prefill_load", "isl_or_load"])
     def test_dynamos_load_policies_need_a_threshold(self, mode: str) -> None:

@@ -59,5 +59,5 @@ def test_setting_a_default_that_is_shown_changes_nothing(row: dict[str, str], mo
 def test_choices_and_bounds_are_shown() -> None:
     types = {row["key"]: row["type"] for row in rows()}
     assert types["server.port"] == "integer >= 0, <= 65535"
-    assert types["routing.policy"] == "`local`, `remote`, `dynamo`, `llmd`, `table`"
+    assert types["routing.policy"] == "`local`, `remote`, `dynamo`, `llmd`, `learned`"
     assert types["workers[].models"] == "list of text"

@@ -103,6 +103,8 @@ def a_worker(name: str, **changes: Any) -> WorkerState:
         "queue_depth": 2,
         "kv_used_ratio": 0.25,
         "sample_age_s": 0.5,
+        "prefill_price_ratio": 1.0,
+        "decode_price_ratio": 1.0,
     }
     return WorkerState(**(values | changes))
 

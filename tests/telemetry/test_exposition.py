@@ -170,6 +170,17 @@ def test_worker_state_is_a_number_per_worker_and_a_count_per_role(
     assert set(counts.values()) == {0}
 
 
+def test_a_worker_with_prices_shows_how_far_it_is_from_them_and_one_without_does_not() -> None:
+    priced = a_worker("decode-0", prefill_price_ratio=1.1, decode_price_ratio=0.9)
+    plain = a_worker("decode-1", prefill_price_ratio=None, decode_price_ratio=None)
+    shown = scrape(Metrics(), Readers(state=FakeState(fleet=[priced, plain])))
+    samples = shown["tidegate_worker_price_ratio"].samples
+    assert {(s.labels["worker"], s.labels["phase"]): s.value for s in samples} == {
+        ("decode-0", "prefill"): 1.1,
+        ("decode-0", "decode"): 0.9,
+    }
+
+
 def test_slo_bounds_and_objective_are_those_of_the_moment() -> None:
     state = FakeState()
     metrics, readers = Metrics(slos=state.targets), Readers(state=state)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
-from gateway.core.types import Features, PathChoice, WorkerView
+from gateway.core.forecast import Forecast
+from gateway.core.types import Features, PathChoice, SloTarget, WorkerView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +21,10 @@ class PathQuestion:
     """The prefill worker that the remote path would use."""
     decode: WorkerView
     """The decode worker of both paths."""
+    now_s: float = 0.0
+    slo: SloTarget | None = None
+    forecast: Forecast | None = None
+    """What is expected of the workers; None where their prices are not known. It is only read."""
 
 
 class PathPolicy(Protocol):

@@ -1,7 +1,8 @@
 """DolphinRouting's static table: features -> cluster -> action.
 
 The rule of this module: assignment is exact and cheap. It equals what scikit-learn would say for the same fitted
-model, without scikit-learn. Rebuilt from a summary of the paper; the formulas are methods.md 1.2 [D].
+model, without scikit-learn. What is explored has its exact propensity; what a guard decides is never explored.
+Rebuilt from a summary of the paper; the formulas are methods.md 1.2 [D].
 """
 
 import math
@@ -17,6 +18,11 @@ Matrix = tuple[tuple[float, ...], ...]
 FEATURES = ("isl_tokens", "prefill_isl_tokens", "decode_isl_tokens", "osl_tokens")
 """The order of the columns of every table."""
 MIN_STD = 1e-6
+MIN_EPSILON = 1e-9
+"""A smaller rate of exploration than this must be 0."""
+
+LEARNABLE = frozenset({Reason.CLUSTER, Reason.EXPLORATION})
+"""What the table itself decided. A guard's or the baseline's choice says nothing about a cell: learning skips it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,40 +121,20 @@ class GaussianMixture:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TablePolicy:
-    """A path per cluster, with guards before it (methods.md 1.3, step 6) and a baseline beneath it."""
+class Guards:
+    """What is decided before any table is asked (methods.md 1.3, step 6)."""
 
-    scaler: Scaler
-    clusters: KMeans | GaussianMixture
-    actions: tuple[Path, ...]
-    baseline: PathPolicy
-    """Asked where the features are not finite."""
     max_decode_kv_ratio: float = 0.90
     """Above it the decode worker prefills nothing."""
     max_local_tokens: int = 16_384
     """Longer prompts never prefill locally."""
-    name: str = "table"
 
     def __post_init__(self) -> None:
-        clusters = len(self.clusters)
-        _require(len(self.actions) == clusters, f"{len(self.actions)} actions for {clusters} clusters")
         _require(self.max_decode_kv_ratio >= 0, "max_decode_kv_ratio must be at least 0")
         _require(self.max_local_tokens >= 0, "max_local_tokens must be at least 0")
 
-    def choose(self, question: PathQuestion, rng: Random) -> PathChoice:
-        """Look the request up."""
-        guarded = self._guard(question)
-        if guarded is not None:
-            return guarded
-        vector = self.scaler.transform(question.features)
-        if not all(map(math.isfinite, vector)):
-            return self.baseline.choose(question, rng)
-        cluster = self.clusters.assign(vector)
-        path = self.actions[cluster]
-        words = f"cluster {cluster} of {len(self.clusters)} prefills {path}"
-        return PathChoice(path=path, reason=Reason.CLUSTER, words=words, cluster=cluster)
-
-    def _guard(self, question: PathQuestion) -> PathChoice | None:
+    def choice(self, question: PathQuestion) -> PathChoice | None:
+        """The guarded choice, with propensity 1; None where the table may decide."""
         used = question.decode.kv_used_ratio
         if used is not None and used > self.max_decode_kv_ratio:
             words = f"the decode worker's KV cache is {used:.0%} full, over {self.max_decode_kv_ratio:.0%}"
@@ -157,6 +143,69 @@ class TablePolicy:
             words = f"{question.features.isl_tokens} prompt tokens are over the local limit of {self.max_local_tokens}"
             return PathChoice(path=Path.REMOTE, reason=Reason.GUARD_LONG_PROMPT, words=words)
         return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablePolicy:
+    """A path per cluster, with guards before it (methods.md 1.3, step 6) and a baseline beneath it."""
+
+    scaler: Scaler
+    clusters: KMeans | GaussianMixture
+    actions: tuple[Path, ...]
+    baseline: PathPolicy
+    """Asked where the features are not finite."""
+    epsilon: tuple[float, ...] = ()
+    """Per cluster, how often the path is drawn from both alike; empty where nothing is explored."""
+    max_decode_kv_ratio: float = 0.90
+    max_local_tokens: int = 16_384
+    """These two as in `Guards`."""
+    name: str = "table"
+    _guards: Guards = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        clusters = len(self.clusters)
+        _require(len(self.actions) == clusters, f"{len(self.actions)} actions for {clusters} clusters")
+        check_epsilon(self.epsilon, clusters)
+        guards = Guards(max_decode_kv_ratio=self.max_decode_kv_ratio, max_local_tokens=self.max_local_tokens)
+        object.__setattr__(self, "_guards", guards)
+
+    def choose(self, question: PathQuestion, rng: Random) -> PathChoice:
+        """Look the request up."""
+        guarded = self._guards.choice(question)
+        if guarded is not None:
+            return guarded
+        cluster = cluster_of(self.scaler, self.clusters, question.features)
+        if cluster is None:
+            return self.baseline.choose(question, rng)
+        epsilon = self.epsilon[cluster] if self.epsilon else 0.0
+        what = f"cluster {cluster} of {len(self.clusters)}"
+        return explored(self.actions[cluster], epsilon, rng, cell=cluster, what=what)
+
+
+def cluster_of(scaler: Scaler, clusters: KMeans | GaussianMixture, features: Features) -> int | None:
+    """The cluster of a request; None where its features are not finite."""
+    vector = scaler.transform(features)
+    return clusters.assign(vector) if all(map(math.isfinite, vector)) else None
+
+
+def explored(path: Path, epsilon: float, rng: Random, *, cell: int, what: str) -> PathChoice:
+    """A table's path, or with probability `epsilon` one drawn from both alike (methods.md 1.2 [D]).
+
+    The generator is drawn from only where `epsilon` is above 0. `cell` is the entry of the table, `what` its name.
+    """
+    if epsilon > 0.0 and rng.random() < epsilon / 2.0:
+        other = Path.REMOTE if path is Path.LOCAL else Path.LOCAL
+        words = f"{what} prefills {path}; {other} to learn from it"
+        return PathChoice(path=other, reason=Reason.EXPLORATION, words=words, propensity=epsilon / 2.0, cluster=cell)
+    words = f"{what} prefills {path}"
+    return PathChoice(path=path, reason=Reason.CLUSTER, words=words, propensity=1.0 - epsilon / 2.0, cluster=cell)
+
+
+def check_epsilon(epsilon: Sequence[float], cells: int) -> None:
+    """Raise `PolicyError` unless there is a rate in [0,1] for every cell, or none at all."""
+    _require(len(epsilon) in (0, cells), f"{len(epsilon)} exploration rates for {cells} cells")
+    # A rate of 1e-323 halves to a propensity of 0.
+    _require(all(rate == 0.0 or MIN_EPSILON <= rate <= 1.0 for rate in epsilon), "exploration rates lie in [0,1]")
 
 
 def _require(holds: bool, what: str) -> None:

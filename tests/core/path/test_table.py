@@ -165,6 +165,44 @@ def test_any_features_get_an_answer(isl: int, osl: float) -> None:
     assert choice.reason in (Reason.CLUSTER, Reason.GUARD_LONG_PROMPT, Reason.ALWAYS_LOCAL)
 
 
+# --- exploration -----------------------------------------------------------------------------------------------------
+
+
+def test_without_rates_nothing_is_explored_and_nothing_drawn() -> None:
+    rng = Random(0)
+    before = rng.getstate()
+    choice = table().choose(question(12), rng)
+    assert (choice.reason, choice.propensity) == (Reason.CLUSTER, 1.0)
+    assert rng.getstate() == before
+
+
+def test_a_cluster_explores_at_its_own_rate_and_says_how_likely_each_path_was() -> None:
+    policy = table(epsilon=(0.4, 0.0))
+    rng = Random(3)
+    short = [policy.choose(question(12), rng) for _ in range(1000)]
+    other = [choice for choice in short if choice.path is Path.REMOTE]
+    assert 150 <= len(other) <= 250  # half of 0.4
+    assert {(choice.reason, choice.propensity, choice.cluster) for choice in other} == {(Reason.EXPLORATION, 0.2, 0)}
+    assert {(choice.reason, choice.propensity) for choice in short if choice.path is Path.LOCAL} == {
+        (Reason.CLUSTER, 0.8)
+    }
+    assert {choose(policy, 900).propensity} == {1.0}
+
+
+def test_a_guarded_request_is_never_explored() -> None:
+    policy = table(epsilon=(1.0, 1.0))
+    choices = {policy.choose(question(12, decode=view(kv_used_ratio=0.95)), Random(seed)) for seed in range(20)}
+    assert {(choice.path, choice.reason, choice.propensity) for choice in choices} == {
+        (Path.REMOTE, Reason.GUARD_DECODE_KV, 1.0)
+    }
+
+
+@pytest.mark.parametrize("epsilon", [(0.1,), (0.1, 0.1, 0.1), (-0.1, 0.0), (1.1, 0.0), (math.nan, 0.0), (1e-320, 0.0)])
+def test_rates_of_exploration_are_ratios_one_per_cluster(epsilon: tuple[float, ...]) -> None:
+    with pytest.raises(PolicyError, match="exploration rates"):
+        table(epsilon=epsilon)
+
+
 # --- construction ----------------------------------------------------------------------------------------------------
 
 UNIT = tuple(tuple(float(i == j) for j in range(WIDTH)) for i in range(WIDTH))

@@ -56,6 +56,20 @@ def test_reads_that_bring_several_tokens_do_not_change_the_step() -> None:
     assert seen.seconds == pytest.approx(0.1)
 
 
+def test_bursts_whose_tokens_are_read_one_by_one_do_not_hide_the_step() -> None:
+    bursts = tuple(0.7 * (place // 7) + 1e-5 * (place % 7) for place in range(43))
+    seen = decode_observation([Heard(sent_s=0, token_s=bursts, prompt_tokens=9, cached_tokens=0)])
+    assert seen is not None
+    assert seen.seconds == pytest.approx(0.1, rel=0.01)
+
+
+def test_an_answer_that_comes_all_at_once_after_its_first_token_tells_the_mean() -> None:
+    burst = (1.0, *(5.0 + 1e-6 * place for place in range(40)))
+    seen = decode_observation([Heard(sent_s=0, token_s=burst, prompt_tokens=9, cached_tokens=0)])
+    assert seen is not None
+    assert seen.seconds == pytest.approx(0.1, rel=0.01)
+
+
 def test_where_most_tokens_come_together_the_mean_is_the_step() -> None:
     sevens = tuple(0.7 * (place // 7) for place in range(43))
     seen = decode_observation([Heard(sent_s=0, token_s=sevens, prompt_tokens=9, cached_tokens=0)])

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from gateway.core.step_cost import StepWork
-from loadtest.calibrate.drift import drift
 from loadtest.calibrate.logged import log_observations
 from loadtest.calibrate.observation import Observation
 from loadtest.calibrate.plan import Kind
@@ -77,18 +76,3 @@ def test_too_few_requests_change_nothing() -> None:
     refined = refine(wrong, observations(requests=15), log_name="x")
     assert refined.file is wrong
     assert refined.phases == {}
-
-
-@pytest.mark.parametrize(("decode", "prefill"), [(1.0, 1.0), (1.25, 0.8)])
-def test_drift_is_observed_over_predicted(decode: float, prefill: float) -> None:
-    log = simulated_log(SPEC, TABLE, rate_rps=0.5)
-    found = drift(SPEC, to_table(scaled(COSTS, decode=decode, prefill=prefill)), log)
-    assert found.decode_ratio == pytest.approx(1 / decode, rel=0.03)
-    assert found.prefill_ratio is not None
-    assert (found.prefill_ratio > 1.05) == (prefill < 1)
-    assert 0 < found.requests <= len(log)
-
-
-def test_nothing_observed_is_no_drift() -> None:
-    found = drift(SPEC, TABLE, [])
-    assert (found.prefill_ratio, found.decode_ratio, found.requests) == (None, None, 0)

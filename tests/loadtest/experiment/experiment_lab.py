@@ -1,6 +1,5 @@
 """Tiny plans."""
 
-import json
 from typing import Any
 
 from loadtest.experiment.cells import CellRun, cell_runs
@@ -24,19 +23,3 @@ def plan(**change: Any) -> Plan:
 
 def first_run(**change: Any) -> CellRun:
     return cell_runs(plan(**change))[0]
-
-
-def bundle(**change: Any) -> bytes:
-    """A table that sends short prompts one way and long ones the other."""
-    content = {
-        "format": 1,
-        "kind": "path-table",
-        "features": ["isl_tokens", "prefill_isl_tokens", "decode_isl_tokens", "osl_tokens"],
-        "scaler": {"mean": [8.6, 8.2, 8.1, 5.6], "std": [1.2, 1.6, 1.7, 0.8]},
-        "clusters": {"kind": "kmeans", "centroids": [[-0.8, -1.0, -1.1, 0.0], [0.9, 0.8, 0.8, 0.0]]},
-        "actions": ["local", "remote"],
-        "max_decode_kv_ratio": 0.9,
-        "max_local_tokens": 16384,
-        "provenance": {"learned_from": "an example"},
-    }
-    return json.dumps({**content, **change}).encode()

@@ -8,7 +8,8 @@ import pytest
 
 from loadtest.experiment.cells import CellRun
 from loadtest.experiment.fingerprint import EXECUTED, run_key
-from tests.loadtest.experiment.experiment_lab import bundle, first_run
+from tests.loadtest.experiment.experiment_lab import first_run
+from tests.policy_store.bundle_factories import written
 
 
 def test_equal_runs_have_equal_keys() -> None:
@@ -51,11 +52,12 @@ def test_a_key_covers_the_files_of_a_trace_that_is_a_directory(tmp_path: Path) -
 
 
 def test_a_key_covers_the_content_of_a_bundle(tmp_path: Path) -> None:
-    file = tmp_path / "bundle.json"
+    directory = tmp_path / "bundle"
     keys = set()
     for threshold in (4096, 8192):
-        file.write_bytes(bundle(max_local_tokens=threshold))
-        keys.add(run_key(first_run(policies={"learned": {"bundle": str(file)}})))
+        written(tmp_path, max_local_tokens=threshold).rename(directory)
+        keys.add(run_key(first_run(policies={"learned": {"bundle": str(directory)}})))
+        directory.rename(tmp_path / f"{threshold}")
     assert len(keys) == 2
 
 

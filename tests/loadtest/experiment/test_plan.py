@@ -5,7 +5,8 @@ import pytest
 
 from gateway.core.types import Role
 from loadtest.experiment.plan import PlanError, parse_plan, read_plan
-from tests.loadtest.experiment.experiment_lab import TREE, bundle, plan
+from tests.loadtest.experiment.experiment_lab import TREE, plan
+from tests.policy_store.bundle_factories import written
 
 E, LARGER = "h100-llama8b", "a100-llama70b-tp4"
 
@@ -28,7 +29,7 @@ E, LARGER = "h100-llama8b", "a100-llama70b-tp4"
         ),
         ({"policies": {"p": "fastest"}}, "policies.p.policy: Input should be 'local'"),
         ({"policies": {"p": {"llmd": {"prompt_tokens": -1}}}}, "policies.p.llmd.prompt_tokens: "),
-        ({"policies": {"p": {"bundle": "nowhere.json"}}}, "policies.p: cannot read policy bundle nowhere.json"),
+        ({"policies": {"p": {"bundle": "nowhere"}}}, "policies.p: cannot read policy bundle nowhere"),
         ({"policies": {"p": "dynamo", "q": {"bundel": "x"}}}, "policies.q.bundel: Extra inputs are not permitted"),
         ({"loads": [1.0, 0.0]}, "loads.1: Input should be greater than 0"),
         ({"loads": [1.0, 1.0]}, "loads: values must differ"),
@@ -61,11 +62,10 @@ def test_a_number_of_seeds_counts_from_zero_and_a_list_is_taken_as_it_is() -> No
 
 
 def test_a_name_and_a_bundle_are_short_for_routing_settings(tmp_path: Path) -> None:
-    file = tmp_path / "bundle.json"
-    file.write_bytes(bundle())
-    short = plan(policies={"p": "local", "q": {"bundle": str(file), "seed": 4}}).policies
+    directory = written(tmp_path)
+    short = plan(policies={"p": "local", "q": {"bundle": str(directory), "seed": 4}}).policies
     assert short["p"] == {"policy": "local"}
-    assert short["q"] == {"policy": "table", "table": {"bundle": str(file)}, "seed": 4}
+    assert short["q"] == {"policy": "learned", "bundle": str(directory), "seed": 4}
 
 
 def test_pools_and_groups_say_the_same_fleet() -> None:

@@ -11,7 +11,8 @@ from loadtest.simulator.host import ScrapePlan
 from loadtest.simulator.scenario import Scenario, Simulated, run_workload, simulate
 from loadtest.traces.types import TraceError, TraceRequest
 from loadtest.traces.workload import Workload
-from policy_store.bundle import KMeansModel, ScalerModel, TableBundle, write_bundle
+from policy_store.bundle import write_bundle
+from tests.policy_store.bundle_factories import always
 
 SCENARIO = Scenario(
     trace="synthetic:mooncake",
@@ -67,20 +68,13 @@ def test_settings_make_the_policy() -> None:
         simulate(replace(SCENARIO, settings=("routing.llmd.tokens=1",)))
 
 
-def test_a_policy_may_be_a_bundles_file(tmp_path: Path) -> None:
-    file = tmp_path / "table.json"
-    bundle = TableBundle(
-        scaler=ScalerModel(mean=(0.0,) * 4, std=(1.0,) * 4),
-        clusters=KMeansModel(centroids=((0.0,) * 4, (20.0,) * 4)),
-        actions=("remote", "remote"),
-        max_local_tokens=10**9,
-    )
-    write_bundle(bundle, file)
-    run = simulate(replace(SCENARIO, policy=str(file)))
+def test_a_policy_may_be_a_bundles_directory(tmp_path: Path) -> None:
+    directory = write_bundle(always("remote"), tmp_path)
+    run = simulate(replace(SCENARIO, policy=str(directory)))
     assert {record.policy for record in run.records} == {"table"}
     assert paths(run) == {"remote"}
     with pytest.raises(SettingsError, match="cannot read policy bundle"):
-        simulate(replace(SCENARIO, policy=str(tmp_path / "none.json")))
+        simulate(replace(SCENARIO, policy=str(tmp_path / "none")))
 
 
 def test_what_does_not_exist_is_said() -> None:

@@ -78,10 +78,10 @@ def test_options_reach_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--engine", "abacus"], "no engine is called 'abacus'"),
         (["--trace", "synthetic:nothing"], "unknown synthetic trace"),
         (["--trace", "mooncake:/no/such/file"], "/no/such/file"),
-        (["--policy", "/no/such/bundle.json"], "cannot read policy bundle"),
+        (["--policy", "/no/such/bundle"], "cannot read policy bundle"),
         (["--set", "routing.dynamo.polcy=x"], "routing.dynamo.polcy"),
         (["--slo", "fast"], "not an SLO"),
-        (["--policy", "table"], "needs table.bundle"),
+        (["--policy", "learned"], "needs bundle or store"),
     ],
 )
 def test_what_cannot_be_is_one_message(monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str) -> None:

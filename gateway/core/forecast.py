@@ -1,0 +1,181 @@
+"""What the gateway expects of its workers' time: how long prefills wait and take, and what a token takes there.
+
+The rule of this module: it knows what was sent and what came back, and nothing that a gateway could not know. How far
+its expectations were off is learned per worker and corrected for; the same figures say when prices no longer fit.
+"""
+
+from dataclasses import dataclass, field
+
+from gateway.core.backlog import CORRECTION_BOUND, Backlog
+from gateway.core.engine_costs import EngineCosts
+from gateway.core.types import Decision, DecisionId, Outlook, Path, Role, WorkerId, WorkerView
+
+MEMORY_ANSWERS = 64
+"""About so many of the last answers make the correction of decode steps."""
+LOCAL_MEMORY_S = 10.0
+"""Over about so long is counted what share of a decode worker's time local prefills take."""
+MOST_LOCAL_SHARE = 0.9
+"""No more is expected to be lost to local prefills: beyond it the worker is simply full."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetCosts:
+    """The engines of both pools."""
+
+    prefill: EngineCosts
+    decode: EngineCosts
+
+    def of(self, role: Role) -> EngineCosts:
+        """A worker's engine; one that does both counts as a decode worker."""
+        return self.prefill if role is Role.PREFILL else self.decode
+
+
+@dataclass(slots=True)
+class WorkerForecast:
+    """What is expected of one worker."""
+
+    backlog: Backlog = field(default_factory=Backlog)
+    decode_correction: float = 1.0
+    """What output tokens took of late over what they were predicted to take."""
+    local_share: float = 0.0
+    """Share of its time that local prefills took of late, as of `local_at_s`."""
+    local_at_s: float = 0.0
+    last_path: Path | None = None
+    """Of the last request that went there."""
+
+    def add_local(self, seconds: float, now_s: float) -> None:
+        """A local prefill was sent here."""
+        self.local_share = self.local_share_at(now_s) + seconds / LOCAL_MEMORY_S
+        self.local_at_s = now_s
+
+    def local_share_at(self, now_s: float) -> float:
+        """Share of its time that local prefills take."""
+        return self.local_share * max(0.0, 1.0 - (now_s - self.local_at_s) / LOCAL_MEMORY_S)
+
+    def saw_tpot(self, predicted_s: float, observed_s: float) -> None:
+        """An answer ended."""
+        off = observed_s / predicted_s - 1.0
+        moved = self.decode_correction * (1.0 + off / MEMORY_ANSWERS)
+        self.decode_correction = min(CORRECTION_BOUND, max(1.0 / CORRECTION_BOUND, moved))
+
+
+_UNKNOWN = WorkerForecast()
+
+
+class Forecast:
+    """Expectations by worker, corrected by what was seen."""
+
+    def __init__(self, costs: FleetCosts) -> None:
+        self.costs = costs
+        self._workers: dict[WorkerId, WorkerForecast] = {}
+        self._promised: dict[DecisionId, Outlook] = {}
+
+    def of(self, worker_id: WorkerId) -> WorkerForecast:
+        """One worker's expectations, to be read; nothing is known of a new one."""
+        return self._workers.get(worker_id, _UNKNOWN)
+
+    def forget(self, worker_id: WorkerId) -> None:
+        """The worker left."""
+        self._workers.pop(worker_id, None)
+
+    def decode(self, decode: WorkerView, isl_tokens: int, osl_tokens: float) -> "DecodeOutlook":
+        """What one more sequence finds and does in a decode worker's batch, apart from prefills."""
+        costs = self.costs.of(decode.role)
+        correction = self.of(decode.worker_id).decode_correction
+        batch, context = decode.inflight_requests, decode.kv_tokens
+        before_s = costs.decode_step_s(batch, context) * correction
+        after_s = costs.decode_step_s(batch + 1, context + isl_tokens + round(osl_tokens / 2)) * correction
+        return DecodeOutlook(decode, before_s, after_s)
+
+    def local(self, batch: "DecodeOutlook", isl_tokens: int, now_s: float) -> Outlook:
+        """Prefill on the decode worker itself, behind the prefills that were sent there before."""
+        view = batch.view
+        costs, worker = self.costs.of(view.role), self.of(view.worker_id)
+        new_tokens = max(1, isl_tokens - view.hit_tokens)
+        prefill_s = worker.backlog.correction * costs.prefill_s(
+            new_tokens, view.hit_tokens, decodes=view.inflight_requests, context_tokens=view.kv_tokens
+        )
+        own_s = max(0.0, prefill_s - batch.before_s)
+        return Outlook(
+            ttft_s=costs.arrival_s(isl_tokens) + worker.backlog.seconds(now_s) + batch.before_s / 2 + prefill_s,
+            tpot_s=batch.after_s / (1.0 - min(MOST_LOCAL_SHARE, worker.local_share_at(now_s))),
+            prefill_s=prefill_s,
+            stall_s=own_s,
+            crowd_s=batch.crowd_s,
+        )
+
+    def prefill_leg(self, prefill: WorkerView, isl_tokens: int, now_s: float) -> tuple[float, float]:
+        """Seconds until a prefill worker has done the prompt, and those of them that are the prompt's own."""
+        costs, worker = self.costs.of(prefill.role), self.of(prefill.worker_id)
+        hit = prefill.hit_tokens
+        prefill_s = worker.backlog.correction * costs.prefill_s(max(1, isl_tokens - hit), hit)
+        return costs.arrival_s(isl_tokens) + worker.backlog.seconds(now_s) + prefill_s, prefill_s
+
+    def remote(
+        self, batch: "DecodeOutlook", leg: tuple[float, float], isl_tokens: int, osl_tokens: float, now_s: float
+    ) -> Outlook:
+        """Prefill on a prefill worker, whose `leg` was asked for before, then transfer and decode."""
+        view = batch.view
+        costs, worker = self.costs.of(view.role), self.of(view.worker_id)
+        done_s, prefill_s = leg
+        there_s = done_s + costs.arrival_s(isl_tokens) + costs.transfer_s(isl_tokens - view.hit_tokens)
+        ttft_s = there_s + batch.before_s / 2 + batch.after_s
+        # Local prefills that were sent there before and are not through by then hold it up like all others.
+        left_s = max(0.0, worker.backlog.seconds(now_s) - ttft_s) / max(1.0, osl_tokens)
+        return Outlook(
+            ttft_s=ttft_s,
+            tpot_s=batch.after_s / (1.0 - min(MOST_LOCAL_SHARE, worker.local_share_at(now_s))) + left_s,
+            prefill_s=prefill_s,
+            stall_s=0.0,
+            crowd_s=batch.crowd_s,
+        )
+
+    def sent(self, decision: Decision, now_s: float) -> None:
+        """A decision was made, and with it something was expected."""
+        outlook = decision.outlook
+        if outlook is None:
+            return
+        self._promised[decision.decision_id] = outlook
+        place = self._own(decision.prefill_worker or decision.decode_worker)
+        place.backlog.add(decision.decision_id, outlook.prefill_s / place.backlog.correction, now_s)
+        decode = self._own(decision.decode_worker)
+        decode.last_path = decision.path
+        if decision.path is Path.LOCAL:
+            decode.add_local(outlook.stall_s, now_s)
+
+    def prefilled(self, decision: Decision, now_s: float) -> None:
+        """Its prefill has ended well."""
+        if decision.decision_id in self._promised:
+            place = decision.prefill_worker or decision.decode_worker
+            self._own(place).backlog.ended(decision.decision_id, now_s)
+
+    def ended(self, decision: Decision, now_s: float, tpot_s: float | None) -> None:
+        """The request is over; `tpot_s` is what it had, where it went well and made enough tokens to tell."""
+        outlook = self._promised.pop(decision.decision_id, None)
+        if outlook is None:
+            return
+        self._own(decision.prefill_worker or decision.decode_worker).backlog.drop(decision.decision_id, now_s)
+        if tpot_s is not None and outlook.tpot_s > 0:
+            self._own(decision.decode_worker).saw_tpot(outlook.tpot_s, tpot_s)
+
+    def _own(self, worker_id: WorkerId) -> WorkerForecast:
+        known = self._workers.get(worker_id)
+        if known is None:
+            known = self._workers[worker_id] = WorkerForecast()
+        return known
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeOutlook:
+    """A decode worker's batch before and after one more sequence."""
+
+    view: WorkerView
+    before_s: float
+    """Seconds of a step without it."""
+    after_s: float
+    """Seconds of a step with it."""
+
+    @property
+    def crowd_s(self) -> float:
+        """Seconds that every sequence loses by it, per token."""
+        return max(0.0, self.after_s - self.before_s) if self.before_s else 0.0

@@ -1,0 +1,1 @@
+"""The comparison of learned path policies with tuned rules, in the simulator."""

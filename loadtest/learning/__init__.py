@@ -1,0 +1,1 @@
+"""Learning path tables: the simulator and a live gateway as environments of `policy_store.learn`."""

@@ -1,0 +1,1 @@
+"""Learning: from recorded requests to what the gateway looks up."""

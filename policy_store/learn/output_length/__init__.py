@@ -1,0 +1,1 @@
+"""Training and judging of output-length prediction (Clairvoyant)."""

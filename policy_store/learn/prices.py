@@ -1,0 +1,135 @@
+"""Learning what routes cost: a search over the weights of `gateway.core.path.price`.
+
+The rule of this module: it proposes weights and is told how each of them did; who tries them, and where, is not its
+business. Everything is drawn from one seed. Method [D]: a wide draw first, then ever closer to the best ones seen (the
+cross-entropy method), because a few dozen tries of a noisy figure in seven dimensions leave no gradient to follow.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from types import MappingProxyType
+
+import numpy as np
+
+from gateway.core.path.price import PriceWeights
+
+RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
+    {
+        "ttft_width": (0.08, 0.8),
+        "tpot_width": (0.04, 0.4),
+        "ttft_pull": (0.02, 2.0),
+        "tpot_pull": (0.05, 2.0),
+        "stall_price": (0.05, 4.0),
+        "crowd_price": (0.05, 4.0),
+        "prefill_price": (0.005, 1.0),
+    }
+)
+"""What is searched, by factor; the other weights stay as they are."""
+ROUNDS = 4
+ELITE_SHARE = 0.25
+LEAST_SPREAD = 0.25
+"""Of a later round, as a factor's logarithm: it still looks around the best."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """How some traffic was served."""
+
+    attained_ratio: float
+    ttft_p90_s: float
+    tpot_p90_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """What a policy is to be better than, and by how much in the tails; attainment is always to be as high as can be.
+
+    A tail above its share costs `tail_price` per whole reference that it is above; below it nothing more is gained
+    than `tail_pull`.
+    """
+
+    reference: Score
+    """The best-tuned rule's."""
+    ttft_share: float = 0.85
+    tpot_share: float = 0.75
+    tail_price: float = 0.5
+    tail_pull: float = 0.02
+
+    def value(self, score: Score) -> float:
+        """Higher is better, in attainment."""
+        value = score.attained_ratio
+        for own_s, reference_s, share in (
+            (score.ttft_p90_s, self.reference.ttft_p90_s, self.ttft_share),
+            (score.tpot_p90_s, self.reference.tpot_p90_s, self.tpot_share),
+        ):
+            if reference_s > 0:
+                ratio = own_s / reference_s
+                value -= self.tail_price * max(0.0, ratio - share) + self.tail_pull * math.log(max(ratio, 1e-3))
+        return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """One try."""
+
+    weights: PriceWeights
+    score: Score
+    value: float
+
+
+TryAll = Callable[[Sequence[PriceWeights]], Sequence[Score]]
+"""Serve the same traffic by each of some weights."""
+
+
+def learn_weights(
+    try_all: TryAll, goal: Goal, *, budget: int, seed: int, start: PriceWeights | None = None
+) -> list[Tried]:
+    """All tries, the best first; the start is one of them.
+
+    Args:
+        try_all: serves the learning traffic.
+        goal: what is wanted of it.
+        budget: how many weights are tried in all.
+        seed: of all draws.
+        start: what is known to be sensible.
+
+    Raises:
+        ValueError: the budget is not one try per round.
+    """
+    if budget < ROUNDS:
+        raise ValueError(f"a search takes at least {ROUNDS} tries")
+    rng = np.random.default_rng(seed)
+    first = start or PriceWeights()
+    tried: list[Tried] = []
+    for number in range(ROUNDS):
+        size = budget // ROUNDS + (number < budget % ROUNDS)
+        drawn = _wide(rng, size - 1, first) if number == 0 else _close(rng, size, tried)
+        asked = [first, *drawn] if number == 0 else drawn
+        scores = try_all(asked)
+        tried += [
+            Tried(weights=weights, score=score, value=goal.value(score))
+            for weights, score in zip(asked, scores, strict=True)
+        ]
+        tried.sort(key=lambda one: one.value, reverse=True)
+    return tried
+
+
+def _wide(rng: np.random.Generator, count: int, first: PriceWeights) -> list[PriceWeights]:
+    """Anywhere in the ranges."""
+    lows, highs = np.log([*RANGES.values()]).T
+    return [_weights(first, row) for row in rng.uniform(lows, highs, size=(count, len(RANGES)))]
+
+
+def _close(rng: np.random.Generator, count: int, tried: Sequence[Tried]) -> list[PriceWeights]:
+    """Near the best, spread as they are."""
+    elite = tried[: max(2, round(ELITE_SHARE * len(tried)))]
+    points = np.array([[math.log(asdict(one.weights)[name]) for name in RANGES] for one in elite])
+    spread = np.maximum(points.std(axis=0), LEAST_SPREAD)
+    lows, highs = np.log([*RANGES.values()]).T
+    drawn = np.clip(rng.normal(points.mean(axis=0), spread, size=(count, len(RANGES))), lows, highs)
+    return [_weights(elite[0].weights, row) for row in drawn]
+
+
+def _weights(base: PriceWeights, logs: Sequence[float]) -> PriceWeights:
+    return replace(base, **{name: round(math.exp(log), 5) for name, log in zip(RANGES, logs, strict=True)})

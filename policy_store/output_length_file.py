@@ -1,0 +1,229 @@
+"""Output-length predictors as files: one JSON and three XGBoost models beside it.
+
+The rule of this module: a predictor is data, never code; what was made for other features, is cut short or is not
+finite is refused with the reason when it is read.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from hashlib import sha256
+from math import isfinite
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from gateway.core.output_length.features import FEATURE_VERSION, FEATURES, FeatureSpec, Level
+from gateway.core.output_length.predictor import Head, Line, OutputLengthModel
+from gateway.core.output_length.terms import LAYOUT, TextScore
+from gateway.core.output_length.trees import TreeError
+from policy_store.boosters import read_booster
+
+FILE = "output_length.json"
+HEADS = ("at_least_medium", "at_least_long", "log_length")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Trained:
+    """A predictor with the files that its trees were read from."""
+
+    model: OutputLengthModel
+    boosters: tuple[bytes, bytes, bytes]
+    """XGBoost's UBJSON, in the order of `HEADS`."""
+    rows: int
+    """What it was learned from."""
+
+
+class LineModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Intercept and slope."""
+
+    intercept: float
+    slope: float
+
+
+class HeadModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One question: its lines, and its trees' file by hash."""
+
+    start: LineModel
+    end: LineModel
+    trees: str
+    """Name of the UBJSON file beside this one."""
+    sha256: str
+
+
+class LevelModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A model's usual length."""
+
+    log_tokens: float
+    spread: float
+    log_scale: float = 0.0
+
+
+class TextModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The text score; the tables are little-endian 32-bit floats."""
+
+    weights: bytes
+    squares: bytes
+    layout: tuple[float, ...]
+    intercept: float
+    trust: float
+
+
+class OutputLengthFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The predictor. `provenance` says what it was learned from, for people."""
+
+    format: Literal[1] = 1
+    kind: Literal["output-length"] = "output-length"
+    feature_version: int = FEATURE_VERSION
+    features: tuple[str, ...] = FEATURES
+    models: dict[str, LevelModel]
+    unknown: LevelModel
+    tenants: dict[str, float] = {}
+    """Scores by tenant hash, in decimal digits."""
+    text: TextModel | None = None
+    heads: dict[str, HeadModel]
+    rows: int
+    provenance: dict[str, str] = {}
+
+
+class OutputLengthFileError(ValueError):
+    """A predictor that cannot be used, and why."""
+
+
+def write_output_length(trained: Trained, folder: Path, *, provenance: dict[str, str]) -> Path:
+    """Write a predictor into a folder, which is made where it is not there; returns the JSON's path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model = trained.model
+    heads = {}
+    for name, head, trees in zip(HEADS, _heads(model), trained.boosters, strict=True):
+        file = f"output_length.{name}.ubj"
+        (folder / file).write_bytes(trees)
+        digest = sha256(trees).hexdigest()
+        heads[name] = HeadModel(start=_line(head.start), end=_line(head.end), trees=file, sha256=digest)
+    text = model.spec.text
+    content = OutputLengthFile(
+        models={name: _level(level) for name, level in model.spec.models.items()},
+        unknown=_level(model.spec.unknown),
+        tenants={str(tenant): score for tenant, score in model.spec.tenants.items()},
+        text=None if text is None else _text(text),
+        heads=heads,
+        rows=trained.rows,
+        provenance=provenance,
+    )
+    path = folder / FILE
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(content, order="deterministic"), indent=2) + b"\n")
+    return path
+
+
+def read_output_length(folder: Path) -> OutputLengthModel:
+    """Read and check a predictor.
+
+    Raises:
+        OutputLengthFileError: a file cannot be read, or does not hold what it should.
+    """
+    path = folder / FILE
+    try:
+        content = msgspec.json.decode(path.read_bytes(), type=OutputLengthFile)
+    except OSError as error:
+        raise OutputLengthFileError(f"cannot read {path}: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise OutputLengthFileError(f"{path} is not an output-length predictor: {error}") from error
+    if content.feature_version != FEATURE_VERSION or content.features != FEATURES:
+        raise OutputLengthFileError(f"{path} was made for other features (version {content.feature_version})")
+    if set(content.heads) != set(HEADS):
+        raise OutputLengthFileError(f"{path} must have {', '.join(HEADS)}")
+    try:
+        medium, longer, length = (_read_head(content.heads[name], folder) for name in HEADS)
+        return OutputLengthModel(
+            spec=_read_spec(content), at_least_medium=medium, at_least_long=longer, log_length=length
+        )
+    except ValueError as error:
+        raise OutputLengthFileError(f"{path}: {error}") from error
+
+
+def _read_spec(content: OutputLengthFile) -> FeatureSpec:
+    _check_finite("tenants", content.tenants.values())
+    return FeatureSpec(
+        models={name: _read_level(level) for name, level in content.models.items()},
+        unknown=_read_level(content.unknown),
+        tenants={int(tenant): score for tenant, score in content.tenants.items()},
+        text=None if content.text is None else _read_text(content.text),
+    )
+
+
+def _read_level(level: LevelModel) -> Level:
+    if not (all(map(isfinite, (level.log_tokens, level.spread, level.log_scale))) and level.spread > 0.0):
+        raise ValueError("levels must be finite, and their spread above zero")
+    return Level(log_tokens=level.log_tokens, spread=level.spread, log_scale=level.log_scale)
+
+
+def _read_text(text: TextModel) -> TextScore:
+    weights, squares = _table(text.weights), _table(text.squares)
+    if not weights.size or weights.size & (weights.size - 1) or weights.size != squares.size:
+        raise ValueError("the tables of terms must be of one length, a power of two")
+    if not (squares > 0.0).all():
+        raise ValueError("the squares of terms must be above zero")
+    if len(text.layout) != len(LAYOUT):
+        raise ValueError(f"the layout must have {len(LAYOUT)} weights")
+    _check_finite("text score", (*text.layout, text.intercept, text.trust))
+    return TextScore(
+        weights=weights, squares=squares, layout=text.layout, intercept=text.intercept, trust=text.trust
+    )  # fmt: skip
+
+
+def _read_head(head: HeadModel, folder: Path) -> Head:
+    if Path(head.trees).name != head.trees:
+        raise ValueError(f"{head.trees!r} is not the name of a file beside it")
+    try:
+        data = (folder / head.trees).read_bytes()
+    except OSError as error:
+        raise ValueError(f"cannot read {head.trees}: {error.strerror}") from error
+    if sha256(data).hexdigest() != head.sha256:
+        raise ValueError(f"{head.trees} is not the file that this was written with")
+    trees = read_booster(data)
+    if trees.features != len(FEATURES):
+        raise TreeError(f"{head.trees} takes {trees.features} features instead of {len(FEATURES)}")
+    return Head(start=_read_line(head.start), trees=trees, end=_read_line(head.end))
+
+
+def _read_line(line: LineModel) -> Line:
+    if not (isfinite(line.intercept) and isfinite(line.slope) and line.slope > 0.0):
+        raise ValueError("a line must be finite, and its slope above zero")
+    return Line(intercept=line.intercept, slope=line.slope)
+
+
+def _table(data: bytes) -> npt.NDArray[np.float32]:
+    if len(data) % 4:
+        raise ValueError("a table of terms is cut short")
+    table = np.frombuffer(data, dtype="<f4").astype(np.float32)
+    _check_finite("terms", table.tolist())
+    return table
+
+
+def _check_finite(what: str, values: Iterable[float]) -> None:
+    if not all(map(isfinite, values)):
+        raise ValueError(f"{what}: a figure is not finite")
+
+
+def _heads(model: OutputLengthModel) -> tuple[Head, Head, Head]:
+    return model.at_least_medium, model.at_least_long, model.log_length
+
+
+def _line(line: Line) -> LineModel:
+    return LineModel(intercept=line.intercept, slope=line.slope)
+
+
+def _level(level: Level) -> LevelModel:
+    return LevelModel(log_tokens=level.log_tokens, spread=level.spread, log_scale=level.log_scale)
+
+
+def _text(text: TextScore) -> TextModel:
+    return TextModel(
+        weights=text.weights.astype("<f4").tobytes(),
+        squares=text.squares.astype("<f4").tobytes(),
+        layout=text.layout,
+        intercept=text.intercept,
+        trust=text.trust,
+    )

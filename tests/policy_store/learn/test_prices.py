@@ -1,0 +1,72 @@
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import pytest
+
+from gateway.core.path.price import PriceWeights
+from policy_store.learn.prices import RANGES, ROUNDS, Goal, Score, learn_weights
+
+REFERENCE = Score(attained_ratio=0.7, ttft_p90_s=4.0, tpot_p90_s=0.05)
+GOAL = Goal(reference=REFERENCE)
+BEST = {name: math.sqrt(low * high) * 2.5 for name, (low, high) in RANGES.items()}
+
+
+def bowl(asked: Sequence[PriceWeights]) -> Sequence[Score]:
+    """Attains most at `BEST`, less the further off the logarithms are."""
+    scores = []
+    for weights in asked:
+        off = sum(math.log(asdict(weights)[name] / best) ** 2 for name, best in BEST.items())
+        scores.append(Score(attained_ratio=math.exp(-off / 10), ttft_p90_s=3.0, tpot_p90_s=0.03))
+    return scores
+
+
+def test_a_search_comes_close_to_the_best_weights() -> None:
+    first, *_ = learn_weights(bowl, GOAL, budget=80, seed=1)
+    (start,) = bowl([PriceWeights()])
+    assert first.score.attained_ratio > 0.7
+    assert first.score.attained_ratio > start.attained_ratio + 0.2
+
+
+def test_all_tries_are_told_the_best_first_and_the_start_is_one_of_them() -> None:
+    start = PriceWeights(hysteresis=0.3)
+    tried = learn_weights(bowl, GOAL, budget=13, seed=2, start=start)
+    assert len(tried) == 13
+    assert start in [one.weights for one in tried]
+    values = [one.value for one in tried]
+    assert values == sorted(values, reverse=True)
+    assert {one.weights.hysteresis for one in tried} == {0.3}
+
+
+def test_the_same_seed_searches_the_same_way_and_another_does_not() -> None:
+    one, again, other = (learn_weights(bowl, GOAL, budget=8, seed=seed) for seed in (3, 3, 4))
+    assert one == again
+    assert one != other
+
+
+def test_every_weight_stays_within_its_range() -> None:
+    for one in learn_weights(bowl, GOAL, budget=40, seed=5)[1:]:
+        weights = asdict(one.weights)
+        assert all(low * 0.99 <= weights[name] <= high * 1.01 for name, (low, high) in RANGES.items())
+
+
+def test_too_small_a_budget_is_refused() -> None:
+    with pytest.raises(ValueError, match=f"at least {ROUNDS}"):
+        learn_weights(bowl, GOAL, budget=ROUNDS - 1, seed=0)
+
+
+def test_a_tail_above_what_is_wanted_costs_more_than_the_attainment_that_it_buys() -> None:
+    wanted = Score(attained_ratio=0.8, ttft_p90_s=3.4, tpot_p90_s=0.0375)
+    late = Score(attained_ratio=0.83, ttft_p90_s=4.4, tpot_p90_s=0.0375)
+    assert GOAL.value(wanted) > GOAL.value(late)
+
+
+def test_a_tail_below_what_is_wanted_gains_little() -> None:
+    wanted = Score(attained_ratio=0.8, ttft_p90_s=3.4, tpot_p90_s=0.0375)
+    shorter = Score(attained_ratio=0.8, ttft_p90_s=2.0, tpot_p90_s=0.02)
+    assert 0 < GOAL.value(shorter) - GOAL.value(wanted) < 0.03
+
+
+def test_a_reference_without_latencies_is_no_division_by_zero() -> None:
+    goal = Goal(reference=Score(attained_ratio=0.0, ttft_p90_s=0.0, tpot_p90_s=0.0))
+    assert goal.value(Score(attained_ratio=0.5, ttft_p90_s=1.0, tpot_p90_s=1.0)) == 0.5
