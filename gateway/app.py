@@ -33,7 +33,7 @@ from gateway.fleet.allow import AllowList
 from gateway.fleet.members import members_of
 from gateway.fleet.monitor import FleetMonitor
 from gateway.fleet.registry import Registry
-from gateway.policies import build_policy
+from gateway.policies import build_policy, prompt_reader
 from gateway.reload import Reloader, allow_list, keep_following
 from gateway.selection import select
 from gateway.settings import LegSettings, Settings
@@ -113,7 +113,8 @@ async def open_gateway(
         await _watch(registry, core, settings, stack, clock=clock, transport=transport, passed=passed)
         state = RouterState(router, clock)
         exposition = _exposition(telemetry, state, PoolState(pool, registry.origins), stack)
-        intake = Intake(live, sidecar=_sidecar(settings, registry))
+        # Asked anew for every request, so that it follows the policy in force.
+        intake = Intake(live, sidecar=_sidecar(settings, registry), reader=partial(prompt_reader, router))
         hot = HotRoutes(services, intake, max_body_bytes=settings.server.max_body_bytes)
         reloader = Reloader(
             settings,

@@ -171,6 +171,9 @@ def show_policy(
 def add_policy(
     source: Annotated[FilePath, typer.Argument(help="A bundle's directory, or the JSON file of a path policy.")],
     note: Annotated[list[str] | None, typer.Option(help="Provenance of a JSON file, as name=text.")] = None,
+    output_length: Annotated[
+        FilePath | None, typer.Option(help="Folder of an output-length predictor to put into the bundle.")
+    ] = None,
     store: StoreOption = None,
     config: ConfigOption = None,
     override: SetOption = None,
@@ -180,7 +183,7 @@ def add_policy(
 
     notes = dict(_note(text) for text in note or [])
     with _store(store, config, override) as opened:
-        typer.echo(opened.add(bundle_from(source, notes)))
+        typer.echo(opened.add(bundle_from(source, notes, output_length)))
 
 
 @policies.command("activate")

@@ -9,10 +9,13 @@ from dataclasses import dataclass
 
 from gateway.core.forecast import FleetCosts
 from gateway.core.health import HealthPolicy
+from gateway.core.output_length.carried import PromptReader
+from gateway.core.output_length.predictor import OutputLengthModel
 from gateway.core.path.base import PathPolicy, PolicyError
 from gateway.core.path.rules import AlwaysLocal, AlwaysRemote, DynamoMode, DynamoRule, LlmdRule
 from gateway.core.placement import Placement
 from gateway.core.policy import DEFAULT_DECODE_PLACEMENT, DEFAULT_PREFILL_PLACEMENT, Policy
+from gateway.core.router import Router
 from gateway.core.types import SloDefaults, SloTarget
 from gateway.settings import (
     DynamoSettings,
@@ -45,6 +48,8 @@ class ChosenPath:
     path: PathPolicy
     costs: FleetCosts | None = None
     """What the fleet's engines take, as the bundle says."""
+    output_length: OutputLengthModel | None = None
+    """The bundle's; None where it has none."""
     version: str
     routing: RoutingSettings
 
@@ -63,6 +68,7 @@ def build_policy(settings: Settings, chosen: ChosenPath | None = None) -> Policy
             description=described.model_dump_json(include=DESCRIBED),
             path=chosen.path,
             costs=chosen.costs or _engine_costs(settings.routing.engines),
+            output_length=chosen.output_length if settings.routing.output_length else None,
             prefill_placement=_placement(settings.routing.prefill_weights, DEFAULT_PREFILL_PLACEMENT),
             decode_placement=_placement(settings.routing.decode_weights, DEFAULT_DECODE_PLACEMENT),
             health=HealthPolicy(**settings.health.model_dump()),
@@ -106,6 +112,7 @@ def stored_path(routing: RoutingSettings, store: FileStore, pointer: Pointer | N
     return ChosenPath(
         path=to_policy(bundle.path, LEARNED_BASELINE),
         costs=costs_of(bundle.path),
+        output_length=bundle.output_length,
         version=bundle.version,
         routing=routing.model_copy(update={"store": None, "bundle": directory}),
     )
@@ -117,7 +124,7 @@ def baseline_path(routing: RoutingSettings) -> ChosenPath:
 
 
 def _own_path(routing: RoutingSettings) -> ChosenPath:
-    version, costs = BUILT_IN, None
+    version, costs, output_length = BUILT_IN, None, None
     match routing.policy:
         case "local":
             path: PathPolicy = AlwaysLocal()
@@ -131,8 +138,8 @@ def _own_path(routing: RoutingSettings) -> ChosenPath:
             assert routing.bundle is not None
             bundle = read_bundle(routing.bundle)
             path, version = to_policy(bundle.path, LEARNED_BASELINE), bundle.version
-            costs = costs_of(bundle.path)
-    return ChosenPath(path=path, costs=costs, version=version, routing=routing)
+            costs, output_length = costs_of(bundle.path), bundle.output_length
+    return ChosenPath(path=path, costs=costs, output_length=output_length, version=version, routing=routing)
 
 
 def _engine_costs(engines: EngineFileSettings) -> FleetCosts | None:
@@ -163,6 +170,12 @@ def _slo(settings: Settings) -> SloDefaults:
 
 def _target(name: str, bounds: SloClassSettings) -> SloTarget:
     return SloTarget(name=name, ttft_s=bounds.ttft_s, tpot_s=bounds.tpot_s)
+
+
+def prompt_reader(router: Router) -> PromptReader | None:
+    """What reads prompts for the policy that a router decides by now; None where that predicts no lengths."""
+    model = router.policy.output_length
+    return None if model is None else PromptReader(model=model, bytes_per_token=router.calibration.bytes_per_token)
 
 
 def described_policy(description: str) -> Policy:

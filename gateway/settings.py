@@ -140,6 +140,7 @@ class RoutingSettings(Section):
         None, description="Policy store whose active bundle learned follows; without one it decides as dynamo."
     )
     store_poll_s: Seconds = Field(2.0, description="Between two looks at the store.")
+    output_length: bool = Field(True, description="Use the bundle's output-length model, where it has one.")
     engines: EngineFileSettings = EngineFileSettings()
     prefill_weights: dict[str, float] | None = Field(None, description="Scorer weights of the prefill pool.")
     decode_weights: dict[str, float] | None = Field(None, description="Scorer weights of the decode pool.")

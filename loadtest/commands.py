@@ -10,6 +10,7 @@ import typer
 
 from loadtest.calibrate.cli import calibrate
 from loadtest.client.cli import loadtest
+from loadtest.compare.command import compare_command
 from loadtest.demo.cli import demo
 from loadtest.experiment.command import experiment_command
 from loadtest.fleet.cli import fleet
@@ -20,6 +21,7 @@ from loadtest.simulator.cli import simulate_command
 COMMANDS: Mapping[str, Callable[..., None]] = MappingProxyType(
     {
         "calibrate": calibrate,
+        "compare": compare_command,
         "demo": demo,
         "experiment": experiment_command,
         "fleet": fleet,

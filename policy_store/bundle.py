@@ -2,6 +2,7 @@
 
     <version>/manifest.json    format, version, kind, features, provenance, and every other file with size and SHA-256
     <version>/path.json        the path policy's model
+    <version>/output_length/   an output-length predictor, where there is one: output_length.json and three .ubj
 
 The rule of this module: a bundle is data, never code, and is checked wholly whenever it is read or made. Whatever does
 not check out is refused with one line that says why.
@@ -9,7 +10,7 @@ not check out is refused with one line that says why.
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
@@ -17,16 +18,22 @@ from typing import Final
 
 import msgspec
 
+from gateway.core.output_length.predictor import OutputLengthModel
 from gateway.core.path.base import PolicyError
 from gateway.core.path.rules import AlwaysLocal
 from policy_store.faults import BundleError, BundleFault
 from policy_store.files import put_directory, remove_directory
 from policy_store.finite import non_finite, non_finite_json
 from policy_store.manifest import MANIFEST, MAX_MANIFEST_BYTES, Manifest, make_manifest, parse_manifest, render_manifest
+from policy_store.output_length_file import FILES as OUTPUT_LENGTH_FILES
+from policy_store.output_length_file import OutputLengthFileError, decode_output_length
 from policy_store.path_models import FEATURES_OF, PathModel, kind_of, to_policy
 
 PATH_PART: Final = "path.json"
-PARTS: Final = frozenset({PATH_PART})
+OUTPUT_LENGTH_FOLDER: Final = "output_length/"
+OUTPUT_LENGTH_PARTS: Final = tuple(f"{OUTPUT_LENGTH_FOLDER}{name}" for name in OUTPUT_LENGTH_FILES)
+"""All of them or none."""
+PARTS: Final = frozenset({PATH_PART, *OUTPUT_LENGTH_PARTS})
 """The files that this version understands; a bundle with others was made for a newer one."""
 
 
@@ -38,6 +45,8 @@ class Bundle:
     contents: Mapping[str, bytes]
     """Every file but the manifest."""
     path: PathModel
+    output_length: OutputLengthModel | None = field(default=None, compare=False)
+    """None where there is no such part; equal contents hold equal ones."""
 
     @property
     def version(self) -> str:
@@ -45,16 +54,27 @@ class Bundle:
         return self.manifest.version
 
 
-def new_bundle(path: PathModel, *, provenance: Mapping[str, str] | None = None) -> Bundle:
-    """A bundle of a model; equal models and provenance give equal versions.
+def new_bundle(
+    path: PathModel,
+    *,
+    output_length: Mapping[str, bytes] | None = None,
+    provenance: Mapping[str, str] | None = None,
+) -> Bundle:
+    """A bundle of a model; equal models, predictors and provenance give equal versions.
+
+    Args:
+        path: decides where the prefill runs.
+        output_length: a predictor's files by name, as `output_length_file` makes them; None for no such part.
+        provenance: what it was learned from, for people.
 
     Raises:
-        BundleError: the model holds a number that is not finite, or its parts do not agree.
+        BundleError: a part holds a number that is not finite, or makes no sense.
     """
     _refuse_non_finite(path, PATH_PART)
     # Decoded once: 1 and 1.0 in a column of floats are then the same content.
     path = decode_path_model(msgspec.json.encode(path))
     contents = {PATH_PART: msgspec.json.format(msgspec.json.encode(path, order="deterministic"), indent=2) + b"\n"}
+    contents |= {f"{OUTPUT_LENGTH_FOLDER}{name}": raw for name, raw in (output_length or {}).items()}
     manifest = make_manifest(kind=kind_of(path), features=path.features, contents=contents, provenance=provenance or {})
     return _checked(manifest, contents)
 
@@ -122,7 +142,24 @@ def _checked(manifest: Manifest, contents: Mapping[str, bytes]) -> Bundle:
         to_policy(model, AlwaysLocal())
     except PolicyError as error:
         raise BundleError(BundleFault.SHAPE, f"{PATH_PART}: {error}") from error
-    return Bundle(manifest=manifest, contents=MappingProxyType(dict(contents)), path=model)
+    return Bundle(
+        manifest=manifest,
+        contents=MappingProxyType(dict(contents)),
+        path=model,
+        output_length=_decode_output_length(contents),
+    )
+
+
+def _decode_output_length(contents: Mapping[str, bytes]) -> OutputLengthModel | None:
+    files = {
+        name.removeprefix(OUTPUT_LENGTH_FOLDER): contents[name] for name in OUTPUT_LENGTH_PARTS if name in contents
+    }
+    if not files:
+        return None
+    try:
+        return decode_output_length(files, where=OUTPUT_LENGTH_FOLDER)
+    except OutputLengthFileError as error:
+        raise BundleError(error.fault, str(error)) from error
 
 
 def _check_kind(manifest: Manifest) -> None:

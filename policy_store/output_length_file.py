@@ -1,10 +1,10 @@
-"""Output-length predictors as files: one JSON and three XGBoost models beside it.
+"""Output-length predictors as files: one JSON and three XGBoost models beside it, in a folder or in a bundle.
 
 The rule of this module: a predictor is data, never code; what was made for other features, is cut short or is not
 finite is refused with the reason when it is read.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from math import isfinite
@@ -18,11 +18,16 @@ import numpy.typing as npt
 from gateway.core.output_length.features import FEATURE_VERSION, FEATURES, FeatureSpec, Level
 from gateway.core.output_length.predictor import Head, Line, OutputLengthModel
 from gateway.core.output_length.terms import LAYOUT, TextScore
-from gateway.core.output_length.trees import TreeError
+from gateway.core.output_length.trees import NotFiniteTree, TreeError
 from policy_store.boosters import read_booster
+from policy_store.faults import BundleFault
+from policy_store.finite import non_finite_json
 
 FILE = "output_length.json"
 HEADS = ("at_least_medium", "at_least_long", "log_length")
+FILES = (FILE, *(f"{head}.ubj" for head in HEADS))
+"""What a predictor is written as."""
+VERSION_DIGITS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -89,19 +94,35 @@ class OutputLengthFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class OutputLengthFileError(ValueError):
-    """A predictor that cannot be used, and why."""
+    """A predictor that cannot be used: what is wrong, and where."""
+
+    def __init__(self, fault: BundleFault, words: str) -> None:
+        super().__init__(words)
+        self.fault = fault
+
+
+class _NotFinite(ValueError):  # noqa: N818 (it says what is the case)
+    """A number that is none."""
 
 
 def write_output_length(trained: Trained, folder: Path, *, provenance: dict[str, str]) -> Path:
     """Write a predictor into a folder, which is made where it is not there; returns the JSON's path."""
     folder.mkdir(parents=True, exist_ok=True)
+    for name, raw in encode_output_length(trained, provenance=provenance).items():
+        (folder / name).write_bytes(raw)
+    return folder / FILE
+
+
+def encode_output_length(trained: Trained, *, provenance: dict[str, str]) -> dict[str, bytes]:
+    """A predictor's `FILES` by name."""
     model = trained.model
-    heads = {}
-    for name, head, trees in zip(HEADS, _heads(model), trained.boosters, strict=True):
-        file = f"output_length.{name}.ubj"
-        (folder / file).write_bytes(trees)
-        digest = sha256(trees).hexdigest()
-        heads[name] = HeadModel(start=_line(head.start), end=_line(head.end), trees=file, sha256=digest)
+    contents = dict(zip(FILES[1:], trained.boosters, strict=True))
+    heads = {
+        name: HeadModel(
+            start=_line(head.start), end=_line(head.end), trees=file, sha256=sha256(contents[file]).hexdigest()
+        )
+        for name, head, file in zip(HEADS, _heads(model), FILES[1:], strict=True)
+    }
     text = model.spec.text
     content = OutputLengthFile(
         models={name: _level(level) for name, level in model.spec.models.items()},
@@ -112,35 +133,86 @@ def write_output_length(trained: Trained, folder: Path, *, provenance: dict[str,
         rows=trained.rows,
         provenance=provenance,
     )
-    path = folder / FILE
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(content, order="deterministic"), indent=2) + b"\n")
-    return path
+    return {FILE: _render(content), **contents}
 
 
 def read_output_length(folder: Path) -> OutputLengthModel:
     """Read and check a predictor.
 
     Raises:
-        OutputLengthFileError: a file cannot be read, or does not hold what it should.
+        OutputLengthFileError: a file cannot be read, or does not hold what it should; the words name the folder.
     """
-    path = folder / FILE
+    return decode_output_length(output_length_files(folder), where=f"{folder}/")
+
+
+def output_length_files(folder: Path) -> dict[str, bytes]:
+    """A folder's predictor as `FILES` by name; its trees may lie there under other names.
+
+    Raises:
+        OutputLengthFileError: a file cannot be read, or the JSON is none of a predictor.
+    """
+    content = _decode(_read(folder / FILE), f"{folder}/")
+    contents, heads = {}, dict(content.heads)
+    for name, file in zip(HEADS, FILES[1:], strict=True):
+        head = content.heads[name]
+        if Path(head.trees).name != head.trees:
+            words = f"{folder}/{FILE}: {head.trees!r} is not the name of a file beside it"
+            raise OutputLengthFileError(BundleFault.SHAPE, words)
+        contents[file] = _read(folder / head.trees)
+        heads[name] = msgspec.structs.replace(head, trees=file)
+    return {FILE: _render(msgspec.structs.replace(content, heads=heads)), **contents}
+
+
+def decode_output_length(contents: Mapping[str, bytes], *, where: str = "") -> OutputLengthModel:
+    """The predictor in `FILES`, checked wholly; `where` goes before the names in a refusal's words.
+
+    Raises:
+        OutputLengthFileError: a file is missing, or does not hold what it should.
+    """
+    missing = [name for name in FILES if name not in contents]
+    if missing:
+        raise OutputLengthFileError(BundleFault.FILES, f"{where}{', '.join(missing)} is missing")
+    content = _decode(contents[FILE], where)
     try:
-        content = msgspec.json.decode(path.read_bytes(), type=OutputLengthFile)
-    except OSError as error:
-        raise OutputLengthFileError(f"cannot read {path}: {error.strerror}") from error
-    except msgspec.DecodeError as error:
-        raise OutputLengthFileError(f"{path} is not an output-length predictor: {error}") from error
-    if content.feature_version != FEATURE_VERSION or content.features != FEATURES:
-        raise OutputLengthFileError(f"{path} was made for other features (version {content.feature_version})")
-    if set(content.heads) != set(HEADS):
-        raise OutputLengthFileError(f"{path} must have {', '.join(HEADS)}")
-    try:
-        medium, longer, length = (_read_head(content.heads[name], folder) for name in HEADS)
+        medium, longer, length = (_read_head(content.heads[name], contents) for name in HEADS)
         return OutputLengthModel(
-            spec=_read_spec(content), at_least_medium=medium, at_least_long=longer, log_length=length
+            spec=_read_spec(content),
+            at_least_medium=medium,
+            at_least_long=longer,
+            log_length=length,
+            version=sha256(contents[FILE]).hexdigest()[:VERSION_DIGITS],
         )
+    except (_NotFinite, NotFiniteTree) as error:
+        raise OutputLengthFileError(BundleFault.NOT_FINITE, f"{where}{FILE}: {error}") from error
     except ValueError as error:
-        raise OutputLengthFileError(f"{path}: {error}") from error
+        raise OutputLengthFileError(BundleFault.SHAPE, f"{where}{FILE}: {error}") from error
+
+
+def _decode(raw: bytes, where: str) -> OutputLengthFile:
+    try:
+        content = msgspec.json.decode(raw, type=OutputLengthFile)
+    except (msgspec.DecodeError, RecursionError) as error:
+        words = f"{where}{FILE} is not an output-length predictor"
+        for place in non_finite_json(raw, FILE):
+            raise OutputLengthFileError(BundleFault.NOT_FINITE, f"{words}: {place} is not a finite number") from error
+        raise OutputLengthFileError(BundleFault.FORMAT, f"{words}: {error}") from error
+    if content.feature_version != FEATURE_VERSION or content.features != FEATURES:
+        words = f"{where}{FILE} was made for other features (version {content.feature_version})"
+        raise OutputLengthFileError(BundleFault.FEATURES, words)
+    if set(content.heads) != set(HEADS):
+        raise OutputLengthFileError(BundleFault.SHAPE, f"{where}{FILE} must have {', '.join(HEADS)}")
+    return content
+
+
+def _render(content: OutputLengthFile) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(content, order="deterministic"), indent=2) + b"\n"
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise OutputLengthFileError(BundleFault.UNREADABLE, f"cannot read {path}: {error.strerror}") from error
 
 
 def _read_spec(content: OutputLengthFile) -> FeatureSpec:
@@ -173,13 +245,10 @@ def _read_text(text: TextModel) -> TextScore:
     )  # fmt: skip
 
 
-def _read_head(head: HeadModel, folder: Path) -> Head:
-    if Path(head.trees).name != head.trees:
+def _read_head(head: HeadModel, contents: Mapping[str, bytes]) -> Head:
+    data = contents.get(head.trees)
+    if data is None:
         raise ValueError(f"{head.trees!r} is not the name of a file beside it")
-    try:
-        data = (folder / head.trees).read_bytes()
-    except OSError as error:
-        raise ValueError(f"cannot read {head.trees}: {error.strerror}") from error
     if sha256(data).hexdigest() != head.sha256:
         raise ValueError(f"{head.trees} is not the file that this was written with")
     trees = read_booster(data)
@@ -204,7 +273,7 @@ def _table(data: bytes) -> npt.NDArray[np.float32]:
 
 def _check_finite(what: str, values: Iterable[float]) -> None:
     if not all(map(isfinite, values)):
-        raise ValueError(f"{what}: a figure is not finite")
+        raise _NotFinite(f"{what}: a figure is not finite")
 
 
 def _heads(model: OutputLengthModel) -> tuple[Head, Head, Head]:

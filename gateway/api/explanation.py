@@ -5,7 +5,7 @@ The rule of this module: it says what the record says, and adds no reason of its
 
 from collections.abc import Sequence
 
-from gateway.core.types import Candidate, Decision, Outcome, WorkerId
+from gateway.core.types import Candidate, Decision, Outcome, Outlook, WorkerId
 
 
 def explain(decision: Decision, outcome: Outcome) -> str:
@@ -28,8 +28,20 @@ def _why(decision: Decision) -> str:
         f"Policy {decision.policy} ({decision.policy_version}) chose it because {decision.words.rstrip('.')}."
         f" The prompt was put at {features.isl_tokens} tokens, of which {features.prefill_isl_tokens} were uncached on"
         f" the best prefill worker and {features.decode_isl_tokens} on the best decode worker;"
-        f" {features.osl_tokens:.0f} tokens of output were expected."
+        f" {features.osl_tokens:.0f} tokens of output were expected ({output_source(decision)})."
+        f"{_expected(decision.outlook)}"
     )
+
+
+def output_source(decision: Decision) -> str:
+    """Where the expected output comes from."""
+    return "predicted by the model" if decision.osl_predicted else "the model's mean"
+
+
+def _expected(outlook: Outlook | None) -> str:
+    if outlook is None:
+        return ""
+    return f" A TTFT of {outlook.ttft_s:.3g} s and a TPOT of {outlook.tpot_s:.3g} s were foreseen."
 
 
 def _pools(decision: Decision) -> list[str]:

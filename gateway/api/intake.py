@@ -9,8 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from gateway.api.asgi import Scope
-from gateway.api.auth import IDENTITY
+from gateway.api.auth import IDENTITY, Identity
 from gateway.api.live import Live
+from gateway.core.output_length.carried import PromptReader
 from gateway.core.types import Endpoint, RequestId, WorkerId
 from gateway.upstream.services import ClientRequest, Headers
 from gateway.wire.dialects import ROUTES, Dialect
@@ -39,11 +40,19 @@ class Intake:
     Args:
         live: the settings in force.
         sidecar: None where the gateway is no sidecar.
+        reader: what reads prompts for the output-length model of the policy in force; None while it has none.
     """
 
-    def __init__(self, live: Live, *, sidecar: SidecarMode | None = None) -> None:
+    def __init__(
+        self,
+        live: Live,
+        *,
+        sidecar: SidecarMode | None = None,
+        reader: Callable[[], PromptReader | None] = lambda: None,
+    ) -> None:
         self._live = live
         self._sidecar = sidecar
+        self._reader = reader
 
     def take(
         self, scope: Scope, body: bytes, request_id: RequestId, arrived_s: float
@@ -51,7 +60,7 @@ class Intake:
         """The request as the workers will get it, and what was read of it; or why it cannot be routed."""
         dialect = ROUTES[scope["path"]]
         headers: Headers = scope["headers"]
-        named = self._with_model(dialect, body, headers, request_id)
+        named = self._with_model(dialect, body, headers, request_id, self._reader_for(scope))
         if isinstance(named, ApiError):
             return named
         body, peeked = named
@@ -75,20 +84,22 @@ class Intake:
         return request, peeked
 
     def _with_model(
-        self, dialect: Dialect, body: bytes, headers: Headers, request_id: RequestId
+        self, dialect: Dialect, body: bytes, headers: Headers, request_id: RequestId, reader: PromptReader | None
     ) -> tuple[bytes, Peeked] | ApiError:
-        peeked = self._peek(dialect, body, headers, request_id)
+        aliases = self._live.aliases
+        first = reader if reader is None or not aliases else replace(reader, renamed=aliases)
+        peeked = self._peek(dialect, body, headers, request_id, first)
         if isinstance(peeked, ApiError):
             return peeked
         asked = peeked.raw_model
         if not asked:
             return self._by_default(body, peeked)
-        target = self._live.aliases.get(asked)
+        target = aliases.get(asked)
         if target is None:
             return body, peeked
         # Read again under the model's own name, so that its prompts share one prefix index.
         body = dialect.retarget(body, headers, target)
-        again = self._peek(dialect, body, headers, request_id)
+        again = self._peek(dialect, body, headers, request_id, reader)
         return again if isinstance(again, ApiError) else (body, replace(again, raw_model=asked))
 
     def _by_default(self, body: bytes, peeked: Peeked) -> tuple[bytes, Peeked] | ApiError:
@@ -97,9 +108,17 @@ class Intake:
             return bad_request("Missing required parameter: 'model'.", param="model")
         return body, replace(peeked, raw_model=model, facts=replace(peeked.facts, model=model))
 
-    def _peek(self, dialect: Dialect, body: bytes, headers: Headers, request_id: RequestId) -> Peeked | ApiError:
+    def _peek(
+        self, dialect: Dialect, body: bytes, headers: Headers, request_id: RequestId, reader: PromptReader | None
+    ) -> Peeked | ApiError:
         names = self._live.session_headers
-        return dialect.peek(body, request_id=request_id, headers=headers, session_headers=names)
+        return dialect.peek(body, request_id=request_id, headers=headers, session_headers=names, reader=reader)
+
+    def _reader_for(self, scope: Scope) -> PromptReader | None:
+        """The reader for this sender; the name of the API key stands for the tenant."""
+        reader = self._reader()
+        identity: Identity | None = scope.get(IDENTITY)
+        return reader if reader is None or identity is None else replace(reader, tenant=identity.name)
 
     def _offered(self, headers: Headers) -> tuple[WorkerId, ...] | ApiError | None:
         if self._sidecar is None:

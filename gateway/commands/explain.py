@@ -10,10 +10,22 @@ from random import Random
 from rich.console import Console, Group
 from rich.table import Table
 
+from gateway.api.explanation import output_source
 from gateway.core.events import WorkerUp
 from gateway.core.router import Router
-from gateway.core.types import Candidate, Decision, Endpoint, Path, Refusal, RequestId, Role, WorkerId, WorkerSpec
-from gateway.policies import build_policy
+from gateway.core.types import (
+    Candidate,
+    Decision,
+    Endpoint,
+    Outlook,
+    Path,
+    Refusal,
+    RequestId,
+    Role,
+    WorkerId,
+    WorkerSpec,
+)
+from gateway.policies import build_policy, prompt_reader
 from gateway.settings import Settings, WorkerSettings
 from gateway.wire.errors import ApiError
 from gateway.wire.openai import Peeked, peek
@@ -36,11 +48,17 @@ def explain(
     Raises:
         SettingsError: the policy cannot be built.
     """
-    names = settings.routing.session_headers
-    peeked = peek(body, endpoint, request_id=RequestId("explain"), headers=headers, session_headers=names)
+    router = Router(build_policy(settings), rng=Random(settings.routing.seed), instance="explain")  # noqa: S311
+    peeked = peek(
+        body,
+        endpoint,
+        request_id=RequestId("explain"),
+        headers=headers,
+        session_headers=settings.routing.session_headers,
+        reader=prompt_reader(router),
+    )
     if isinstance(peeked, ApiError):
         return peeked
-    router = Router(build_policy(settings), rng=Random(settings.routing.seed), instance="explain")  # noqa: S311
     for worker in settings.workers or EXAMPLE_FLEET:
         router.observe(WorkerUp(at_s=0.0, spec=_spec(worker, peeked)))
     return router.preview(peeked.facts, 0.0)
@@ -77,9 +95,10 @@ def _features(decision: Decision) -> Table:
         ("prompt (ISL)", f"{features.isl_tokens} tokens"),
         ("uncached on the prefill worker", f"{features.prefill_isl_tokens} tokens"),
         ("uncached on the decode worker", f"{features.decode_isl_tokens} tokens"),
-        ("predicted output (OSL)", f"{features.osl_tokens:.0f} tokens"),
+        ("predicted output (OSL)", f"{features.osl_tokens:.0f} tokens, {output_source(decision)}"),
         ("cluster", "-" if decision.cluster is None else str(decision.cluster)),
         (f"SLO ({slo.name})", f"TTFT {_bound(slo.ttft_s)}, TPOT {_bound(slo.tpot_s)}"),
+        ("expected", _expected(decision.outlook)),
     )
     for name, value in rows:
         table.add_row(name, value)
@@ -106,6 +125,12 @@ def _pool(title: str, candidates: Sequence[Candidate], chosen: WorkerId | None) 
         cells = [f"{scores[name]:.3f}" if name in scores else "-" for name in scorers]
         table.add_row(candidate.worker_id, *cells, f"{candidate.total:.3f}", style=style)
     return table
+
+
+def _expected(outlook: Outlook | None) -> str:
+    if outlook is None:
+        return "-"
+    return f"TTFT {outlook.ttft_s:.3g} s, TPOT {1e3 * outlook.tpot_s:.3g} ms"
 
 
 def _bound(seconds: float | None) -> str:

@@ -12,15 +12,29 @@ from rich.table import Table
 
 from policy_store.bundle import Bundle, decode_path_model, new_bundle, read_bundle
 from policy_store.faults import BundleError, BundleFault
+from policy_store.output_length_file import OutputLengthFileError, output_length_files
 from policy_store.store import FileStore, Pointer
 
 
-def bundle_from(source: Path, provenance: Mapping[str, str]) -> Bundle:
+def bundle_from(source: Path, provenance: Mapping[str, str], output_length: Path | None = None) -> Bundle:
     """The bundle in a directory, or a new one of a model's JSON file; a directory has its own provenance.
+
+    With `output_length`, the folder of a predictor, it is a new bundle of the same path policy with that predictor.
 
     Raises:
         BundleError: it does not check out.
     """
+    bundle = _bundle_of(source, provenance)
+    if output_length is None:
+        return bundle
+    try:
+        files = output_length_files(output_length)
+    except OutputLengthFileError as error:
+        raise BundleError(error.fault, str(error)) from error
+    return new_bundle(bundle.path, output_length=files, provenance=bundle.manifest.provenance)
+
+
+def _bundle_of(source: Path, provenance: Mapping[str, str]) -> Bundle:
     if source.is_dir():
         if provenance:
             words = f"policy bundle {source} has its own provenance; --note is for a model's file"
@@ -57,6 +71,9 @@ def show_bundle(bundle: Bundle, console: Console) -> None:
     table = Table(title=f"Policy bundle {bundle.version}", title_justify="left", show_header=False)
     table.add_row("kind", manifest.kind)
     table.add_row("features", ", ".join(manifest.features))
+    if bundle.output_length is not None:
+        models = ", ".join(bundle.output_length.spec.models) or "no model"
+        table.add_row("output length", f"predictor {bundle.output_length.version}, learned from {models}")
     for key, value in manifest.provenance.items():
         table.add_row(key, value)
     for name, entry in manifest.files.items():

@@ -8,6 +8,8 @@ import math
 from dataclasses import dataclass
 
 from gateway.core.calibration import Calibration
+from gateway.core.output_length.carried import predicted_tokens
+from gateway.core.output_length.predictor import OutputLengthModel
 from gateway.core.types import RequestFacts
 
 BYTES_PER_TOKEN_ID = 4
@@ -24,26 +26,46 @@ class Estimate:
     """How many tokens one hash of a block chain stands for."""
     osl_tokens: float
     """Predicted output of one choice."""
+    osl_predicted: bool = False
+    """Whether an output-length model predicted it; else it is the rolling mean."""
 
     def hit_tokens(self, hit_blocks: int) -> int:
         """Tokens in so many leading blocks, at most the whole prompt."""
         return min(self.isl_tokens, int(hit_blocks * self.tokens_per_block))
 
 
-def estimate(facts: RequestFacts, calibration: Calibration) -> Estimate:
+def estimate(facts: RequestFacts, calibration: Calibration, output_length: OutputLengthModel | None = None) -> Estimate:
     """Turn a request's bytes into tokens.
 
-    The output is the model's rolling mean, capped by the request's own limit (methods.md 1.3).
+    The output is what the output-length model expects of the request's features, or without one, or with features
+    that were made for another one, the language model's rolling mean; either is capped by the request's own limit
+    (methods.md 1.3).
     """
-    mean = calibration.osl_tokens(facts.model) if facts.endpoint.generates else 0.0
-    limit = facts.max_output_tokens
-    osl = mean if limit is None else min(mean, float(limit))
+    predicted = _predicted_osl(facts, output_length)
+    osl = _mean_osl(facts, calibration) if predicted is None else predicted
     if facts.prompt_token_ids is not None:
         size = facts.block_bytes / BYTES_PER_TOKEN_ID
-        return Estimate(isl_tokens=facts.prompt_token_ids, tokens_per_block=size, osl_tokens=osl)
+        return Estimate(
+            isl_tokens=facts.prompt_token_ids,
+            tokens_per_block=size,
+            osl_tokens=osl,
+            osl_predicted=predicted is not None,
+        )
     ratio = calibration.bytes_per_token(facts.model)
     return Estimate(
         isl_tokens=math.ceil(facts.prompt_bytes / ratio),
         tokens_per_block=facts.block_bytes / ratio,
         osl_tokens=osl,
+        osl_predicted=predicted is not None,
     )
+
+
+def _predicted_osl(facts: RequestFacts, output_length: OutputLengthModel | None) -> float | None:
+    if not facts.endpoint.generates:
+        return None
+    return predicted_tokens(output_length, facts.output_features, facts.max_output_tokens)
+
+
+def _mean_osl(facts: RequestFacts, calibration: Calibration) -> float:
+    mean = calibration.osl_tokens(facts.model) if facts.endpoint.generates else 0.0
+    return mean if facts.max_output_tokens is None else min(mean, float(facts.max_output_tokens))

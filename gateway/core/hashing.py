@@ -36,7 +36,19 @@ def rank_of(key_hash: int, member: str) -> int:
     return mix64(key_hash ^ _member_hash(member))
 
 
+def ranks_of(key_hash: int, members: Iterable[str]) -> list[int]:
+    """`rank_of` for many members at once: written out, for a decision may rank a whole pool."""
+    ranks = []
+    for member in members:
+        value = ((key_hash ^ _member_hash(member)) + 0x9E3779B97F4A7C15) & _MASK
+        value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+        ranks.append(value ^ (value >> 31))
+    return ranks
+
+
 def rendezvous(key: str, members: Iterable[_T]) -> _T | None:
     """The member with the highest weight for `key`, or None where there are none."""
-    key_hash = hash64(key)
-    return max(members, key=lambda member: rank_of(key_hash, member), default=None)
+    known = list(members)
+    ranks = ranks_of(hash64(key), known)
+    return known[ranks.index(max(ranks))] if known else None

@@ -9,8 +9,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import cast
 
-from gateway.core.hashing import hash64, rank_of
+from gateway.core.hashing import hash64, ranks_of
 from gateway.core.path.base import PolicyError
 from gateway.core.types import Candidate, WorkerView
 
@@ -157,17 +158,22 @@ class Placement:
 
 def _weighted_means(columns: Sequence[tuple[str, float, Scores]], workers: int) -> list[float]:
     """By worker; a score that is missing is left out of its mean."""
-    totals, weights = [0.0] * workers, [0.0] * workers
+    totals, weights, common = [0.0] * workers, [0.0] * workers, 0.0
     for _, weight, scores in columns:
-        if None not in scores:
-            totals = [total + weight * score for total, score in zip(totals, scores, strict=True) if score is not None]
-            weights = [each + weight for each in weights]
-            continue
-        for place, score in enumerate(scores):
-            if score is not None:
-                totals[place] += weight * score
-                weights[place] += weight
-    return [total / weight if weight else 0.0 for total, weight in zip(totals, weights, strict=True)]
+        if None in scores:
+            for place, score in enumerate(scores):
+                if score is not None:
+                    totals[place] += weight * score
+                    weights[place] += weight
+        else:
+            whole = cast("Sequence[float]", scores)
+            totals = [total + weight * score for total, score in zip(totals, whole, strict=True)]
+            common += weight
+    if common and not any(weights):
+        return [total / common for total in totals]
+    return [
+        total / (weight + common) if weight + common else 0.0 for total, weight in zip(totals, weights, strict=True)
+    ]
 
 
 def _best(totals: Sequence[float], views: Sequence[WorkerView], tie_key: str, limit: int | None) -> list[int]:
@@ -182,7 +188,7 @@ def _best(totals: Sequence[float], views: Sequence[WorkerView], tie_key: str, li
             end += 1
         if end - begin > 1:
             key_hash = hash64(tie_key) if key_hash is None else key_hash
-            hashed = key_hash
-            order[begin:end] = sorted(order[begin:end], key=lambda place: rank_of(hashed, views[place].worker_id))
+            ranks = ranks_of(key_hash, [views[place].worker_id for place in order[begin:end]])
+            order[begin:end] = [place for _, place in sorted(zip(ranks, order[begin:end], strict=True))]
         begin = end
     return order[:wanted]

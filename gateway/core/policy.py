@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from gateway.core.forecast import FleetCosts
 from gateway.core.health import HealthPolicy
+from gateway.core.output_length.predictor import OutputLengthModel
 from gateway.core.path.base import PathPolicy, PolicyError
 from gateway.core.path.rules import DynamoRule
 from gateway.core.placement import Placement
@@ -30,6 +31,8 @@ class Policy:
     path: PathPolicy = field(default_factory=DynamoRule)
     costs: FleetCosts | None = None
     """What the workers' engines take; None where nobody said."""
+    output_length: OutputLengthModel | None = None
+    """Predicts how long answers will be; without one the rolling means stand."""
     prefill_placement: Placement = DEFAULT_PREFILL_PLACEMENT
     decode_placement: Placement = DEFAULT_DECODE_PLACEMENT
     health: HealthPolicy = field(default_factory=HealthPolicy)

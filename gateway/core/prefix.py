@@ -99,10 +99,14 @@ class PrefixIndex:
         return hits
 
     def _trim(self, holding: _Holding) -> None:
-        blocks = holding.blocks
+        blocks, masks, others = holding.blocks, self._masks, ~holding.bit
         for _ in range(len(blocks) - holding.max_blocks):
             oldest, _ = blocks.popitem(last=False)
-            self._drop_bit(oldest, holding.bit)
+            left = masks[oldest] & others
+            if left:
+                masks[oldest] = left
+            else:
+                del masks[oldest]
 
     def _drop_bit(self, block: int, bit: int) -> None:
         left = self._masks[block] & ~bit

@@ -6,6 +6,7 @@ the same answers, byte for byte, in the gateway and in the simulator.
 
 import math
 from copy import copy
+from dataclasses import replace
 from random import Random
 
 from gateway.core.calibration import Calibration
@@ -110,13 +111,16 @@ class Router:
     ) -> Decision | Refusal:
         ask = Ask(
             facts=facts,
-            estimate=estimate(facts, self.calibration),
+            estimate=estimate(facts, self.calibration, self.policy.output_length),
             now_s=now_s,
             exclude=exclude,
             attempt=attempt,
         )
         decision_id = DecisionId(f"{self._instance}-{self._decisions + 1}")
-        return self._selector.decide(ask, decision_id, rng)
+        routed = self._selector.decide(ask, decision_id, rng)
+        if ask.estimate.osl_predicted and isinstance(routed, Decision):
+            return replace(routed, osl_predicted=True)
+        return routed
 
     def adopt(self, policy: Policy) -> None:
         """Decide by another policy from now on; everything else that is known stays."""
@@ -150,26 +154,27 @@ class Router:
             LedgerError: the event's decision holds no reservation, or would move backwards.
         """
         match event:
+            # Those of every request come first: a match is tried from the top.
+            case Dispatched(decision_id=decision_id):
+                self._dispatched(decision_id)
+            case Prefilled():
+                self._prefilled(event)
+            case FirstToken():
+                self._first_token(event)
+            case Finished():
+                self._finished(event)
+            case WorkerSampled(worker_id=worker_id, sample=sample):
+                self._worker_sampled(worker_id, sample)
+            case PrefillLost():
+                self._prefill_lost(event)
+            case WorkerProbed(worker_id=worker_id, healthy=healthy, timed_out=timed_out):
+                self.health.probed(worker_id, healthy, timed_out=timed_out)
             case WorkerUp(spec=spec):
                 self._worker_up(spec)
             case WorkerDown(worker_id=worker_id):
                 self._worker_down(worker_id)
             case WorkerDraining(worker_id=worker_id):
                 self.health.drain(worker_id)
-            case WorkerSampled(worker_id=worker_id, sample=sample):
-                self._worker_sampled(worker_id, sample)
-            case WorkerProbed(worker_id=worker_id, healthy=healthy, timed_out=timed_out):
-                self.health.probed(worker_id, healthy, timed_out=timed_out)
-            case Dispatched(decision_id=decision_id):
-                self._dispatched(decision_id)
-            case Prefilled():
-                self._prefilled(event)
-            case PrefillLost():
-                self._prefill_lost(event)
-            case FirstToken():
-                self._first_token(event)
-            case Finished():
-                self._finished(event)
 
     def tick(self, now_s: float) -> None:
         """Let time pass: ejections end."""

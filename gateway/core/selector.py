@@ -4,7 +4,7 @@ The rule of this module: it only reads. Whoever asks twice without a change in b
 the router alone writes down what was decided.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 
 from gateway.core.features import Estimate
@@ -153,7 +153,7 @@ class Selector:
         views = self._fleet.views(pool, now_s)
         if not hits:
             return views
-        return [replace(view, hit_tokens=hit) if (hit := hits.get(view.worker_id)) else view for view in views]
+        return [view.with_hit(hit) if (hit := hits.get(view.worker_id)) else view for view in views]
 
     def _outlook(self, ask: Ask, path: Path, prefill: _Pick | None, decode: _Pick) -> Outlook | None:
         """What is expected of a route that was not chosen by what is expected of it."""
@@ -212,7 +212,7 @@ class Selector:
         ranked = placement.rank(candidates, ask.facts.request_id, MAX_CANDIDATES)
         place = pool.index(pin or ranked[0].worker_id)
         view, hit = views[place], hit_tokens[place]
-        return _Pick(replace(view, hit_tokens=hit) if hit else view, ranked, pinned=pin is not None)
+        return _Pick(view.with_hit(hit) if hit else view, ranked, pinned=pin is not None)
 
     def _choose_path(
         self, ask: Ask, features: Features, prefill: _Pick | None, decode: _Pick, rng: Random

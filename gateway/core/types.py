@@ -78,6 +78,16 @@ class SloTarget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OutputFeatures:
+    """What an output-length model looks at in one request: numbers only, none of its text."""
+
+    predictor: str
+    """Version of the model that they were made for; to another one they say nothing."""
+    values: tuple[float | None, ...]
+    """In the order of `output_length.features.FEATURES`; None where one is missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestFacts:
     """What the gateway read from one request, without its text.
 
@@ -108,6 +118,8 @@ class RequestFacts:
     slo_class: str | None = None
     slo_ttft_s: float | None = None
     slo_tpot_s: float | None = None
+    output_features: OutputFeatures | None = None
+    """None where no output-length model was in force when the request was read, or its answer is not one answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +199,22 @@ class WorkerView:
     """Leading prompt tokens of the request in hand that this worker is thought to hold."""
     max_batched_tokens: int | None
     kv_block_tokens: int | None
+
+    def with_hit(self, hit_tokens: int) -> "WorkerView":
+        """The same for a request of which so much is cached here; spelled out, for it is made on every decision."""
+        return WorkerView(
+            worker_id=self.worker_id,
+            role=self.role,
+            inflight_requests=self.inflight_requests,
+            prefill_tokens=self.prefill_tokens,
+            kv_tokens=self.kv_tokens,
+            kv_capacity_tokens=self.kv_capacity_tokens,
+            kv_used_ratio=self.kv_used_ratio,
+            queue_depth=self.queue_depth,
+            hit_tokens=hit_tokens,
+            max_batched_tokens=self.max_batched_tokens,
+            kv_block_tokens=self.kv_block_tokens,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,6 +313,8 @@ class Decision:
     slo: SloTarget
     outlook: Outlook | None = None
     """What was expected of the route; None where the workers' prices are not known."""
+    osl_predicted: bool = False
+    """Whether `features.osl_tokens` is an output-length model's prediction; else it is the model's rolling mean."""
     prefill_candidates: tuple[Candidate, ...] = ()
     decode_candidates: tuple[Candidate, ...] = ()
 

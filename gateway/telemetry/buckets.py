@@ -27,5 +27,8 @@ DURATION_BUCKETS_S = (
 DECISION_BUCKETS_S = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 """llm-d's scheduler duration."""
 
+QUOTIENT_BUCKETS = (0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
+"""A prediction over what came: 1 is exact, and what is above is as far off as its reciprocal below."""
+
 RATIO_BUCKETS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 """Shares in [0,1]; the first counts what is exactly zero."""

@@ -12,6 +12,7 @@ from typing import Final
 from gateway.telemetry.buckets import (
     DECISION_BUCKETS_S,
     DURATION_BUCKETS_S,
+    QUOTIENT_BUCKETS,
     RATIO_BUCKETS,
     TPOT_BUCKETS_S,
     TTFT_BUCKETS_S,
@@ -107,6 +108,12 @@ TOKENS = _counter(
     "Tokens as the workers reported them; cached tokens are a part of the input tokens.",
     "model", "type",
 )  # fmt: skip
+OUTPUT_LENGTH = _histogram(
+    "output_length_ratio",
+    "Predicted over actual output tokens of whole answers whose length the output-length model predicted.",
+    "model",
+    buckets=QUOTIENT_BUCKETS,
+)
 INFLIGHT = _gauge("inflight_requests", "Requests being served.", "model")
 
 PATHS = _counter("path_total", "Decisions by path and by the reason for it.", "path", "reason")

@@ -57,6 +57,7 @@ class Metrics:
         self._predicted_hit: Final = self._histogram(metrics.PREDICTED_HIT).labels()
         self._actual_cached: Final = self._histogram(metrics.ACTUAL_CACHED).labels()
         self._tokens: Final = self._counter(metrics.TOKENS)
+        self._output_length: Final = self._histogram(metrics.OUTPUT_LENGTH)
         self._inflight: Final = self._gauge(metrics.INFLIGHT)
         self._paths: Final = self._counter(metrics.PATHS)
         self._worker_selected: Final = self._counter(metrics.WORKER_SELECTED)
@@ -154,6 +155,7 @@ class Metrics:
             self._prefill_leg.labels(model).observe(prefill_leg_s)
         self._count_choice(decision)
         self._count_tokens(outcome, model)
+        self._count_output_length(decision, outcome, model)
         self._count_hits(decision, outcome)
         self._count_slo(decision, outcome)
 
@@ -179,6 +181,10 @@ class Metrics:
             self._predicted_hit.observe(min(1.0, hit_tokens / isl_tokens))
         if outcome.cached_tokens is not None and outcome.input_tokens:
             self._actual_cached.observe(min(1.0, outcome.cached_tokens / outcome.input_tokens))
+
+    def _count_output_length(self, decision: Decision, outcome: Outcome, model: str) -> None:
+        if decision.osl_predicted and outcome.kind is OutcomeKind.OK and outcome.output_tokens:
+            self._output_length.labels(model).observe(decision.features.osl_tokens / outcome.output_tokens)
 
     def _count_slo(self, decision: Decision, outcome: Outcome) -> None:
         if outcome.attained is None:

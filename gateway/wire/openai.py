@@ -9,7 +9,9 @@ from typing import Annotated
 
 import msgspec
 
+from gateway.core.output_length.carried import PromptReader
 from gateway.core.types import Endpoint, RequestFacts, RequestId
+from gateway.wire.conversation import conversation_features, prompts_features
 from gateway.wire.errors import ApiError, bad_request
 from gateway.wire.peeked import (
     DEFAULT_BLOCK_BYTES,
@@ -83,6 +85,7 @@ def peek(
     headers: Headers = (),
     block_bytes: int = DEFAULT_BLOCK_BYTES,
     session_headers: tuple[str, ...] = DEFAULT_SESSION_HEADERS,
+    reader: PromptReader | None = None,
 ) -> Peeked | ApiError:
     """Read one request.
 
@@ -93,6 +96,7 @@ def peek(
         headers: the request's, names in lower case (as ASGI has them).
         block_bytes: bytes of prompt per block hash, a multiple of 4.
         session_headers: names that may carry the conversation's identity, the first present one counts.
+        reader: makes the features of output-length prediction; None where there is no model for that.
     """
     read = _read_chat if endpoint is Endpoint.CHAT else _read_completion
     return look(
@@ -102,6 +106,7 @@ def peek(
         headers=headers,
         session_headers=session_headers,
         block_bytes=block_bytes,
+        reader=reader,
     )
 
 
@@ -131,6 +136,14 @@ def _read_chat(body: bytes, arrival: Arrival) -> Peeked | ApiError:
         slo_class=arrival.hints.slo_class,
         slo_ttft_s=arrival.hints.slo_ttft_s,
         slo_tpot_s=arrival.hints.slo_tpot_s,
+        output_features=conversation_features(
+            arrival.reader,
+            chat.messages,
+            model=chat.model,
+            prompt_bytes=chain.text_bytes,
+            tools=chat.tools,
+            choices=chat.n or 1,
+        ),
     )
     return _peeked(chat, facts)
 
@@ -146,6 +159,8 @@ def _read_completion(body: bytes, arrival: Arrival) -> Peeked | ApiError:
     seed = root_seed(completion.model, endpoint=Endpoint.COMPLETIONS, cache_salt=completion.cache_salt)
     chains = prompt_chains(prompts, seed=seed, block_bytes=arrival.block_bytes)
     embeds = count(completion.prompt_embeds)
+    choices = max(completion.n or 1, completion.best_of or 1)
+    reader = None if embeds else arrival.reader
     facts = RequestFacts(
         request_id=arrival.request_id,
         endpoint=Endpoint.COMPLETIONS,
@@ -159,13 +174,14 @@ def _read_completion(body: bytes, arrival: Arrival) -> Peeked | ApiError:
         media_parts=embeds,
         # The engine still makes one token, and drops it, for an echo without generation.
         max_output_tokens=None if completion.max_tokens is None else max(1, completion.max_tokens),
-        choices=max(completion.n or 1, completion.best_of or 1),
+        choices=choices,
         prompt_logprobs=is_set(completion.prompt_logprobs),
         echo_logprobs=echo and is_set(completion.logprobs),
         session=arrival.hints.session,
         slo_class=arrival.hints.slo_class,
         slo_ttft_s=arrival.hints.slo_ttft_s,
         slo_tpot_s=arrival.hints.slo_tpot_s,
+        output_features=prompts_features(reader, prompts, model=completion.model, choices=choices),
     )
     return _peeked(completion, facts)
 

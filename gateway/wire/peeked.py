@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from gateway.core.types import Endpoint, RequestFacts, RequestId
+from gateway.core.output_length.carried import PromptReader
+from gateway.core.types import Endpoint, OutputFeatures, RequestFacts, RequestId
 from gateway.wire.errors import ApiError, bad_request
 from gateway.wire.slo_headers import Hints, read_hints
 
@@ -43,6 +44,8 @@ class Arrival:
     hints: Hints
     headers: Headers
     block_bytes: int
+    reader: PromptReader | None = None
+    """None where nobody asks how long the answer will be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +67,7 @@ def look(
     headers: Headers,
     session_headers: tuple[str, ...],
     block_bytes: int,
+    reader: PromptReader | None = None,
 ) -> Peeked | ApiError:
     """Read a JSON body with `read`, whose decoding errors become refusals."""
     hints = read_hints(headers, session_headers=session_headers)
@@ -71,7 +75,7 @@ def look(
         return hints
     if not body or body.isspace():
         return bad_request("The request body is empty; expected a JSON object.")
-    arrival = Arrival(request_id=request_id, hints=hints, headers=headers, block_bytes=block_bytes)
+    arrival = Arrival(request_id=request_id, hints=hints, headers=headers, block_bytes=block_bytes, reader=reader)
     try:
         # Fields that are skipped are not validated by the decoder, but editing and the worker would stumble on them.
         body.decode()
@@ -89,6 +93,7 @@ def peeked(
     stream: bool = False,
     include_usage: bool = False,
     max_output_tokens: int | None = None,
+    output_features: OutputFeatures | None = None,
 ) -> Peeked:
     """Put together what was read of a request with one choice."""
     facts = RequestFacts(
@@ -107,6 +112,7 @@ def peeked(
         slo_class=arrival.hints.slo_class,
         slo_ttft_s=arrival.hints.slo_ttft_s,
         slo_tpot_s=arrival.hints.slo_tpot_s,
+        output_features=output_features,
     )
     return Peeked(
         facts=facts,

@@ -40,7 +40,7 @@ class Message(msgspec.Struct, kw_only=True):
     tool_call_id: msgspec.Raw = msgspec.Raw()
 
 
-class _Part(msgspec.Struct):
+class Part(msgspec.Struct):
     """A content part of any dialect: text, media, or one of Anthropic's tool blocks."""
 
     type: str = ""
@@ -76,7 +76,7 @@ class PromptChain:
         return Prompt(text_bytes=self.text_bytes, chains=(self.hashes,), media_parts=self.media_parts)
 
 
-_decode_part = msgspec.json.Decoder(_Part | str).decode
+_decode_part = msgspec.json.Decoder(Part | str).decode
 _decode_parts = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
@@ -172,13 +172,13 @@ class _Stream:
         return b"".join([self._part(raw) for raw in parts])
 
     def _part(self, raw: msgspec.Raw, *, inside_result: bool = False) -> bytes:
-        part = _read_part(raw)
+        part = read_part(raw)
         if part is None:
             return self._media(raw)
         text = part if isinstance(part, str) else part.written()
         if text is not None:
             return _FIELD + text.encode()
-        assert isinstance(part, _Part)
+        assert isinstance(part, Part)
         if part.type == "tool_use":
             return b"".join((_FIELD, part.id, _FIELD, part.name, _FIELD, part.input))
         # A result inside a result is nobody's; following it would take quadratic time.
@@ -201,8 +201,8 @@ class _Stream:
         return stand_in
 
 
-def _read_part(raw: msgspec.Raw) -> _Part | str | None:
-    """None for what the worker will have to judge."""
+def read_part(raw: msgspec.Raw) -> Part | str | None:
+    """A part of a message's content; None for what the worker will have to judge."""
     try:
         return _decode_part(raw)
     except (msgspec.DecodeError, RecursionError):

@@ -5,7 +5,7 @@ have, over a grid that holds its defaults; what attains most is taken, and the s
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from gateway.core.path.base import PathPolicy
@@ -14,13 +14,15 @@ from loadtest.compare.arms import DYNAMO_PLACING, OUR_PLACING, Arm, Placing
 from loadtest.compare.serving import Served
 from policy_store.learn.prices import Score
 
-DYNAMO, DYNAMO_TUNED = "dynamo", "dynamo-tuned"
+DYNAMO, DYNAMO_TUNED, LLMD_TUNED = "dynamo", "dynamo-tuned", "llmd-tuned"
 """With Dynamo's own placement; the other arms are named after the placement that they have."""
 
 EFF_ISL_TOKENS = (512, 2048, 8192)
 RATIOS = (0.7, 1.0)
-BUSY = (0.25, 0.5, 1.0, 2.0, 4.0)
-GUARDS = (None, 0.9, 0.7)
+"""Dynamo takes none above 1: a prompt without any hit is never local for its length."""
+BUSY = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+GUARDS = (0.9, 0.7)
+"""Tried last, with what was best without one: a guard only ever takes local prefills away."""
 LLMD_TOKENS = (256, 512, 1024, 2048, 4096, 8192, 16_384)
 SCREENED = 3
 """All of a grid is tried on one part in so many of the requests, and one rule in so many goes on to all of them."""
@@ -33,32 +35,21 @@ class Tuned:
     arm: Arm
     score: Score
     tried: int
+    """Rules in all."""
 
 
 TryArm = Callable[[Arm, int | None], Served]
 """Serve the learning half, or its first so many requests."""
 
 
-def dynamo_grid(guards: Sequence[float | None] = GUARDS) -> list[DynamoRule]:
-    """Policy x eff_isl_threshold x ratio x prefill_busy_threshold x decode guard, where they mean something."""
+def dynamo_grid() -> list[DynamoRule]:
+    """Policy x eff_isl_threshold x ratio x prefill_busy_threshold, where they mean something."""
     found: list[DynamoRule] = []
-    for guard in guards:
-        for tokens, ratio in product(EFF_ISL_TOKENS, RATIOS):
-            common = {"eff_isl_threshold": tokens, "eff_isl_ratio_threshold": ratio}
-            found.append(DynamoRule(**common, decode_busy_threshold=guard))  # type: ignore[arg-type]
-            found += [
-                DynamoRule(
-                    mode=DynamoMode.ISL_OR_LOAD,
-                    prefill_busy_threshold=busy,
-                    decode_busy_threshold=guard,
-                    **common,  # type: ignore[arg-type]
-                )
-                for busy in BUSY
-            ]
-        found += [
-            DynamoRule(mode=DynamoMode.PREFILL_LOAD, prefill_busy_threshold=busy, decode_busy_threshold=guard)
-            for busy in BUSY
-        ]
+    for tokens, ratio in product(EFF_ISL_TOKENS, RATIOS):
+        rule = DynamoRule(eff_isl_threshold=tokens, eff_isl_ratio_threshold=ratio)
+        found.append(rule)
+        found += [replace(rule, mode=DynamoMode.ISL_OR_LOAD, prefill_busy_threshold=busy) for busy in BUSY]
+    found += [DynamoRule(mode=DynamoMode.PREFILL_LOAD, prefill_busy_threshold=busy) for busy in BUSY]
     return found
 
 
@@ -104,12 +95,20 @@ def fixed_arms() -> list[Arm]:
 
 def tuned_arms(serve: TryArm, *, screen: int | None, rules: Sequence[DynamoRule]) -> list[Tuned]:
     """What is tuned, under both placements; the tuned Dynamo rule under Dynamo's own comes first."""
-    grids: tuple[tuple[str, Sequence[PathPolicy]], ...] = ((DYNAMO_TUNED, rules), ("llmd-tuned", llmd_grid()))
-    return [
-        tune(named(name, placing), paths, placing, serve, screen=screen)
-        for name, paths in grids
-        for placing in PLACINGS
-    ]
+    dynamo = [tune_dynamo(rules, placing, serve, screen=screen) for placing in PLACINGS]
+    llmd = [tune(named(LLMD_TUNED, placing), llmd_grid(), placing, serve, screen=screen) for placing in PLACINGS]
+    return [*dynamo, *llmd]
+
+
+def tune_dynamo(rules: Sequence[DynamoRule], placing: Placing, serve: TryArm, *, screen: int | None) -> Tuned:
+    """The best of Dynamo's rules, then the best guard for it, if any."""
+    name = named(DYNAMO_TUNED, placing)
+    open_ = tune(name, rules, placing, serve, screen=screen)
+    rule = open_.arm.path
+    assert isinstance(rule, DynamoRule)
+    guarded = [replace(rule, decode_busy_threshold=guard) for guard in GUARDS]
+    best = tune(name, [rule, *guarded], placing, serve, screen=None)
+    return replace(best, tried=open_.tried + len(guarded))
 
 
 PLACINGS = (DYNAMO_PLACING, OUR_PLACING)

@@ -99,6 +99,22 @@ def no_loss(cells: Sequence[CellResult]) -> Verdict:
     )
 
 
+def beside_strongest(bounds: Sequence[Bound], cells: Sequence[CellResult]) -> list[Verdict]:
+    """The best learned policy of the bounds' cells beside the strongest rule there, whoever's it is; no bounds."""
+    return [
+        Verdict(
+            what=f"{cell.label}: {metric} of {cell.best!r} against {cell.strongest}",
+            required=0.0,
+            measured=found,
+            holds=found is not None and found.value >= 0,
+        )
+        for cell in cells
+        if any(bound.is_about(cell) for bound in bounds)
+        for metric in dict.fromkeys(bound.metric for bound in bounds)
+        for found in (_better_by(cell.arm(cell.best), cell.strongest, metric),)
+    ]
+
+
 def paper_rows(cells: Sequence[CellResult]) -> list[Verdict]:
     """The paper's static table against the tuned rule, beside the paper's claim; no bounds."""
     rows = []

@@ -25,9 +25,9 @@ class Effort:
     """Among which Dynamo's is tuned."""
     screen: int | None = 1000
     """Requests of the first look at a whole grid."""
-    budget: int = 48
+    budget: int = 32
     """Weights that a policy by price tries."""
-    scan: FactorialPlan = field(default_factory=FactorialPlan)
+    scan: FactorialPlan = field(default_factory=lambda: FactorialPlan(turns=120, passes=2))
     table_requests: int = 30_000
     """That a table serves while it learns; a scan that has begun is finished."""
     draws: int = 1000

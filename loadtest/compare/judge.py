@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from loadtest.compare.arms import Arm
-from loadtest.compare.baselines import DYNAMO, DYNAMO_TUNED
+from loadtest.compare.baselines import DYNAMO, DYNAMO_TUNED, LLMD_TUNED, PLACINGS, named
 from loadtest.compare.bootstrap import METRICS, Resampled, resampled
 from loadtest.compare.cells import Place
 from loadtest.compare.results import ArmResult
@@ -17,7 +17,7 @@ from loadtest.compare.serving import Conditions, Served, Task
 from loadtest.compare.traffic import Half, Traffic
 from loadtest.compare.words import words
 
-BESIDE = (DYNAMO_TUNED, f"{DYNAMO_TUNED}, our placement", DYNAMO)
+BESIDE = tuple(named(name, placing) for name in (DYNAMO_TUNED, LLMD_TUNED, DYNAMO) for placing in PLACINGS)
 """What every arm is compared with."""
 
 

@@ -21,7 +21,7 @@ from loadtest.compare.serving import Conditions, Task, fleet_of
 from loadtest.compare.traffic import Traffic
 from loadtest.learning.prices import fleet_costs
 from loadtest.learning.simulated import SimulatedEnvironment
-from policy_store.learn.course import Regret, Stretch
+from policy_store.learn.course import Phase, Regret, Stretch
 from policy_store.learn.dolphin import Dolphin, DolphinPlan
 from policy_store.learn.prices import Goal, Score, learn_weights
 from policy_store.learn.regimes import RegimePlan
@@ -138,9 +138,11 @@ def _learn_table(lesson: Lesson, name: str, regimes: RegimePlan | None) -> Learn
         n_fit=min(effort.requests, DolphinPlan().n_fit), regimes=regimes, scan=effort.scan, seed=effort.learn_seed
     )
     learner = Dolphin(environment, lesson.rule.arm.path, plan)
-    learned = learner.learn(effort.table_requests)
+    while learner.phase is not Phase.RUN:
+        learner.step()
+    learner.learn(max(1, effort.table_requests - environment.served))
     return Learnt(
-        arm=Arm(name=name, path=learned.policy()),
+        arm=Arm(name=name, path=learner.learned.policy()),
         requests=environment.served,
         regret=learner.regret(),
         stretches=tuple(learner.stretches),

@@ -11,10 +11,8 @@ from gateway.core.path.priced import JointPolicy, PricedPolicy
 from loadtest.compare.arms import Arm
 from loadtest.compare.bootstrap import METRICS
 from loadtest.compare.cells import LLAMA_70B, SLOS, Place, all_places
-from loadtest.compare.learned import STATIC_TABLE
 from loadtest.compare.priced_wrongly import mispriced
 from loadtest.compare.results import Finding
-from loadtest.compare.saturation import NoSaturationError
 from loadtest.compare.serving import Conditions
 from loadtest.compare.study import Study, bench_of, teach
 from loadtest.learning.prices import fleet_costs
@@ -61,14 +59,12 @@ def attend(study: Study) -> School:
     )
 
 
-def findings(school: School, *, abroad: Sequence[Place]) -> Iterator[Finding]:
-    """Every condition, as it ends."""
+def at_home(school: School) -> Iterator[Finding]:
+    """Every condition at home, as it ends."""
     yield from by_lengths(school)
     yield from by_load(school)
     yield from by_age(school)
     yield from by_error(school)
-    for place in abroad:
-        yield from elsewhere(school, place)
 
 
 def by_lengths(school: School) -> Iterator[Finding]:
@@ -108,12 +104,13 @@ def by_error(school: School) -> Iterator[Finding]:
 
 
 def elsewhere(school: School, place: Place) -> Iterator[Finding]:
-    """What was learned at home, at another place's load of 100 %, beside the rule that is tuned there."""
+    """What was learned at home, at another place's load of 100 %, beside the rule that is tuned there.
+
+    Raises:
+        NoSaturationError: the place has no such load.
+    """
     study = replace(school.study, place=place)
-    try:
-        full = study.saturation()
-    except NoSaturationError:
-        return
+    full = study.saturation()
     costs = fleet_costs(place.engine)
     moved = [
         replace(arm, costs=costs) if isinstance(arm.path, PricedPolicy | JointPolicy) else arm for arm in school.learned
@@ -168,7 +165,3 @@ def _judged(
 def _factors() -> list[tuple[float, float]]:
     signs = ((1, 1), (-1, -1), (1, -1), (-1, 1))
     return [(1.0 + a * error, 1.0 + b * error) for error in ERRORS for a, b in signs]
-
-
-SHOWN = (STATIC_TABLE, "table-regime", "priced", "joint")
-"""What is learned at home."""

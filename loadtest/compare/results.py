@@ -78,6 +78,8 @@ class CellResult(msgspec.Struct, frozen=True, kw_only=True):
     """Files that were not there, in whose place a fitted generator stood."""
     best: str
     """The learned arm that did best on the learning half."""
+    strongest: str
+    """The rule that attained most on the learning half, whoever's it is."""
     arms: list[ArmResult]
     courses: list[Course]
     clusters: dict[str, list[Cluster]]

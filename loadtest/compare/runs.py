@@ -8,6 +8,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from loadtest.experiment.fingerprint import code_version
 
 SECONDS = np.float32
 """How latencies are kept."""
+MAKES_RUNS = ("serving", "traffic", "uncorrected")
+"""Modules here that a run depends on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,14 @@ class Runs:
 
 def _key(task: Task) -> str:
     files = [(name, _stamp(Path(name))) for name in _names(task)]
-    return sha256(repr((task.key, files, code_version())).encode()).hexdigest()[:24]
+    return sha256(repr((task.key, files, code_version(), _own_code())).encode()).hexdigest()[:24]
+
+
+@cache
+def _own_code() -> str:
+    """Hash of what makes a run of a task."""
+    here = Path(__file__).parent
+    return sha256(b"".join((here / f"{name}.py").read_bytes() for name in MAKES_RUNS)).hexdigest()
 
 
 def _names(task: Task) -> list[str]:

@@ -84,7 +84,10 @@ class Taught:
     """All arms of one cell, and how they came about."""
 
     lesson: Lesson
+    rules: Sequence[Arm]
+    """Those that are not learned; the tuned Dynamo rule comes first."""
     arms: Sequence[Arm]
+    """The rules, the built-in prices and what was learned."""
     learnt: Sequence[Learnt]
     best: Arm
 
@@ -107,8 +110,9 @@ def teach(study: Study, scale: float) -> Taught:
     tuned = tuned_arms(lambda arm, first: study.try_arm(arm, scale, first), screen=effort.screen, rules=effort.rules)
     lesson = lesson_of(study, scale, tuned[0])
     learnt = [LEARNERS[name](lesson, name) for name in study.learners]
-    arms = [*(one.arm for one in tuned), *fixed_arms(), built_in(lesson), *(one.arm for one in learnt)]
-    return Taught(lesson=lesson, arms=arms, learnt=learnt, best=best_of(lesson, learnt))
+    rules = [*(one.arm for one in tuned), *fixed_arms()]
+    arms = [*rules, built_in(lesson), *(one.arm for one in learnt)]
+    return Taught(lesson=lesson, rules=rules, arms=arms, learnt=learnt, best=best_of(lesson, learnt))
 
 
 def lesson_of(study: Study, scale: float, rule: Tuned) -> Lesson:
@@ -156,10 +160,11 @@ def _judged(study: Study, load: float, full: Saturation[Arm], taught: Taught) ->
         seeds=len(effort.seeds),
         stand_ins=missing(place.workload, study.data),
         best=taught.best.name,
+        strongest=max(taught.rules, key=lambda arm: learned_ratio[arm.name]).name,
         arms=[_bundled(study, arm, result) for arm, result in zip(taught.arms, arms, strict=True)],
         courses=[_course(one) for one in taught.learnt],
         clusters={arm.name: found for arm in taught.arms if (found := clusters_of(arm.path))},
-        tried=len(effort.rules),
+        tried=taught.lesson.rule.tried,
     )
 
 
@@ -169,7 +174,9 @@ def _bundled(study: Study, arm: Arm, result: ArmResult) -> ArmResult:
         return result
     provenance = {"learned": f"tidegate compare, {study.place.label}", "policy": arm.name}
     bundle = new_bundle(model_of(arm.path, arm.costs), provenance=provenance)
-    write_bundle(bundle, study.out / "policies")
+    policies = study.out / "policies"
+    policies.mkdir(parents=True, exist_ok=True)
+    write_bundle(bundle, policies)
     return msgspec.structs.replace(result, bundle=bundle.version)
 
 

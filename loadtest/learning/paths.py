@@ -163,6 +163,7 @@ def keep(bundle: Bundle, *, out: Path, store: Path | None) -> Path:
         OSError: it cannot be written.
     """
     if store is None:
+        out.mkdir(parents=True, exist_ok=True)
         return write_bundle(bundle, out)
     opened = FileStore(store)
     return opened.directory(opened.add(bundle))

@@ -10,6 +10,7 @@ from itertools import islice
 from random import Random
 
 from gateway.core.path.base import PathPolicy, PathQuestion
+from gateway.core.path.priced import JointPolicy
 from gateway.core.policy import Policy
 from gateway.core.slo import attained
 from gateway.core.types import Decision, OutcomeKind, PathChoice, SloTarget
@@ -98,7 +99,9 @@ class RowKeeper:
     def adopt(self, path: PathPolicy) -> None:
         """Route by another path policy from now on."""
         self._witness = Witness(path)
-        self._core.router.adopt(replace(self._core.router.policy, path=self._witness))
+        # One that chooses the workers too is known by its type, and is asked something else: its rows have no loads.
+        asked = path if isinstance(path, JointPolicy) else self._witness
+        self._core.router.adopt(replace(self._core.router.policy, path=asked))
 
     def take(self) -> list[ServedRow]:
         """The rows of requests that ended since the last call, in order of arrival."""

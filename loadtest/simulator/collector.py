@@ -18,4 +18,7 @@ def uncollected() -> Iterator[None]:
         yield
     finally:
         if was_enabled:
+            # What was made is old by now: without this the next allocation would look through all of it.
+            gc.freeze()
+            gc.unfreeze()
             gc.enable()

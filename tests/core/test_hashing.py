@@ -3,7 +3,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.hashing import hash64, mix64, rendezvous
+from gateway.core.hashing import hash64, mix64, rank_of, ranks_of, rendezvous
 
 names = st.text(min_size=1, max_size=12)
 
@@ -52,3 +52,8 @@ def test_the_keys_of_a_lost_member_spread_over_all_others() -> None:
     homes = Counter(rendezvous(key, members[1:]) for key in moved)
     assert len(homes) == 4
     assert max(homes.values()) < 1.5 * min(homes.values())
+
+
+@given(st.text(), st.lists(st.text(), max_size=20))
+def test_many_ranks_at_once_are_the_ranks_one_by_one(key: str, members: list[str]) -> None:
+    assert ranks_of(hash64(key), members) == [rank_of(hash64(key), member) for member in members]

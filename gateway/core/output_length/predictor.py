@@ -107,6 +107,8 @@ class OutputLengthModel:
     """Log odds of `LONG_TOKENS` or more."""
     log_length: Head
     """Logarithm of the mean length."""
+    version: str = ""
+    """Tells models apart; features that were made for another version are not looked at."""
 
     def predict(self, features: tuple[float, ...], max_output_tokens: int | None = None) -> OutputLength:
         """Predict from `FEATURES` (see `extract`), in tokens; `max_output_tokens` is the request's own limit.

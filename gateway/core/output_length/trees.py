@@ -22,6 +22,10 @@ class TreeError(ValueError):
     """A tree that cannot be used, and why."""
 
 
+class NotFiniteTree(TreeError):  # noqa: N818 (it says what is the case)
+    """A number of a tree is NaN or infinite."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tree:
     """Nodes in flat arrays of one length; node 0 is the root, and a node whose `left` is `LEAF` is a leaf."""
@@ -65,7 +69,7 @@ def compile_trees(ensemble: Ensemble) -> Margin:
 def check_trees(ensemble: Ensemble) -> None:
     """Raise `TreeError` where a tree is malformed, or looks at a feature that is not there."""
     if not math.isfinite(ensemble.base_margin):
-        raise TreeError("the base margin is not finite")
+        raise NotFiniteTree("the base margin is not finite")
     for number, tree in enumerate(ensemble.trees):
         _check(tree, ensemble.features, number)
 
@@ -75,7 +79,7 @@ def _check(tree: Tree, features: int, number: int) -> None:
     if not nodes or {len(tree.right), len(tree.feature), len(tree.value), len(tree.default_left)} != {nodes}:
         raise TreeError(f"tree {number}: arrays of different lengths")
     if not all(map(math.isfinite, tree.value)):
-        raise TreeError(f"tree {number}: a threshold or a leaf is not finite")
+        raise NotFiniteTree(f"tree {number}: a threshold or a leaf is not finite")
     for node, (left, right, feature) in enumerate(zip(tree.left, tree.right, tree.feature, strict=True)):
         if left == LEAF:
             continue

@@ -9,7 +9,7 @@ from dataclasses import replace
 from gateway.core.types import Decision, Features, Path, PathChoice, Reason, RequestFacts
 
 
-def must_be_local(
+def must_be_local(  # noqa: PLR0911 (one line per rule, and words are made only for the one that applies)
     facts: RequestFacts, features: Features, *, block_tokens: int, has_prefiller: bool, decode_ejected: bool
 ) -> PathChoice | None:
     """The forced local choice, or None where a policy may decide.
@@ -25,20 +25,27 @@ def must_be_local(
     # One prefill's KV is single use; the decode worker never sees the prompt's logits (vllm-ascend#13363); only
     # whole blocks are transferred (wire.md 3.1).
     isl = features.isl_tokens
-    rules = (
-        (not facts.endpoint.disaggregates, Reason.RULE_ENDPOINT, f"{facts.endpoint} has no prefill hand-off"),
-        (facts.choices > 1, Reason.RULE_SEVERAL_CHOICES, f"{facts.choices} choices share one prompt"),
-        (facts.prompts > 1, Reason.RULE_SEVERAL_PROMPTS, f"{facts.prompts} prompts in one request"),
-        (facts.prompt_logprobs, Reason.RULE_PROMPT_LOGPROBS, "prompt logprobs need the prompt's own forward pass"),
-        (facts.echo_logprobs, Reason.RULE_ECHO_LOGPROBS, "echo with logprobs needs the prompt's own forward pass"),
-        (isl < block_tokens, Reason.RULE_UNDER_ONE_BLOCK, f"{isl} prompt tokens fill no KV block of {block_tokens}"),
-        (not has_prefiller, Reason.RULE_NO_PREFILLER, "no healthy prefill worker"),
-        (decode_ejected, Reason.RULE_DECODE_EJECTED, "the decode worker is ejected and asked for want of a better"),
-    )
-    for applies, reason, words in rules:
-        if applies:
-            return PathChoice(path=Path.LOCAL, reason=reason, words=f"local by rule: {words}")
+    if not facts.endpoint.disaggregates:
+        return _local(Reason.RULE_ENDPOINT, f"{facts.endpoint} has no prefill hand-off")
+    if facts.choices > 1:
+        return _local(Reason.RULE_SEVERAL_CHOICES, f"{facts.choices} choices share one prompt")
+    if facts.prompts > 1:
+        return _local(Reason.RULE_SEVERAL_PROMPTS, f"{facts.prompts} prompts in one request")
+    if facts.prompt_logprobs:
+        return _local(Reason.RULE_PROMPT_LOGPROBS, "prompt logprobs need the prompt's own forward pass")
+    if facts.echo_logprobs:
+        return _local(Reason.RULE_ECHO_LOGPROBS, "echo with logprobs needs the prompt's own forward pass")
+    if isl < block_tokens:
+        return _local(Reason.RULE_UNDER_ONE_BLOCK, f"{isl} prompt tokens fill no KV block of {block_tokens}")
+    if not has_prefiller:
+        return _local(Reason.RULE_NO_PREFILLER, "no healthy prefill worker")
+    if decode_ejected:
+        return _local(Reason.RULE_DECODE_EJECTED, "the decode worker is ejected and asked for want of a better")
     return None
+
+
+def _local(reason: Reason, words: str) -> PathChoice:
+    return PathChoice(path=Path.LOCAL, reason=reason, words=f"local by rule: {words}")
 
 
 def without_prefill(decision: Decision) -> Decision:

@@ -7,6 +7,7 @@ model's bytes are ever replaced.
 import re
 from collections.abc import Mapping, Sequence
 
+from gateway.core.output_length.carried import PromptReader
 from gateway.core.types import Endpoint, RequestId
 from gateway.wire.dialects.base import Dialect
 from gateway.wire.errors import ApiError, bad_request
@@ -36,6 +37,7 @@ def _peek(
     headers: Headers = (),
     session_headers: tuple[str, ...] = DEFAULT_SESSION_HEADERS,
     block_bytes: int = DEFAULT_BLOCK_BYTES,
+    reader: PromptReader | None = None,  # noqa: ARG001 - how long speech is does not show in its fields
 ) -> Peeked | ApiError:
     hints = read_hints(headers, session_headers=session_headers)
     if isinstance(hints, ApiError):

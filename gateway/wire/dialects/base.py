@@ -10,6 +10,7 @@ from typing import Protocol
 
 import msgspec
 
+from gateway.core.output_length.carried import PromptReader
 from gateway.core.types import Endpoint, RequestId
 from gateway.wire import errors
 from gateway.wire.errors import ApiError
@@ -31,6 +32,7 @@ class Peek(Protocol):
         headers: Headers = (),
         session_headers: tuple[str, ...] = DEFAULT_SESSION_HEADERS,
         block_bytes: int = DEFAULT_BLOCK_BYTES,
+        reader: PromptReader | None = None,
     ) -> Peeked | ApiError:
         """See `gateway.wire.openai.peek` for the arguments."""
 
@@ -77,6 +79,7 @@ def json_peek(read: Callable[[bytes, Arrival], Peeked | ApiError]) -> Peek:
         headers: Headers = (),
         session_headers: tuple[str, ...] = DEFAULT_SESSION_HEADERS,
         block_bytes: int = DEFAULT_BLOCK_BYTES,
+        reader: PromptReader | None = None,
     ) -> Peeked | ApiError:
         return look(
             body,
@@ -85,6 +88,7 @@ def json_peek(read: Callable[[bytes, Arrival], Peeked | ApiError]) -> Peek:
             headers=headers,
             session_headers=session_headers,
             block_bytes=block_bytes,
+            reader=reader,
         )
 
     return peek

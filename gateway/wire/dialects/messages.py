@@ -7,6 +7,7 @@ which wander from turn to turn. A stream ends with `message_stop`, and there is 
 import msgspec
 
 from gateway.core.types import Endpoint
+from gateway.wire.conversation import conversation_features
 from gateway.wire.dialects.base import Dialect, json_peek
 from gateway.wire.errors import ApiError
 from gateway.wire.peeked import Arrival, Peeked, Prompt, is_on, peeked, positive, text_or_items
@@ -52,6 +53,13 @@ def _read(body: bytes, arrival: Arrival) -> Peeked | ApiError:
         stream=is_on(request.stream),
         include_usage=True,
         max_output_tokens=positive(request.max_tokens),
+        output_features=conversation_features(
+            arrival.reader,
+            request.messages,
+            model=request.model,
+            prompt_bytes=chain.text_bytes,
+            tools=request.tools,
+        ),
     )
 
 

@@ -7,6 +7,7 @@ types; the one that carries the whole response ends it, and there is no `[DONE]`
 import msgspec
 
 from gateway.core.types import Endpoint
+from gateway.wire.conversation import conversation_features
 from gateway.wire.dialects.base import Dialect, json_peek
 from gateway.wire.errors import ApiError
 from gateway.wire.peeked import Arrival, Peeked, is_on, peeked, positive, text_or_items
@@ -45,8 +46,9 @@ _decode_item = msgspec.json.Decoder(_Item).decode
 
 def _read(body: bytes, arrival: Arrival) -> Peeked | ApiError:
     request = _decode_request(body)
+    messages = [*_instructions(request.instructions), *_items(request.input)]
     chain = chat_chain(
-        [*_instructions(request.instructions), *_items(request.input)],
+        messages,
         seed=root_seed(request.model, endpoint=Endpoint.RESPONSES, cache_salt=request.cache_salt),
         # What the worker remembers of an earlier response stands before all that is in this body.
         preamble=(request.previous_response_id, request.prompt, request.tools),
@@ -60,6 +62,13 @@ def _read(body: bytes, arrival: Arrival) -> Peeked | ApiError:
         stream=is_on(request.stream),
         include_usage=True,
         max_output_tokens=positive(request.max_output_tokens),
+        output_features=conversation_features(
+            arrival.reader,
+            messages,
+            model=request.model,
+            prompt_bytes=chain.text_bytes,
+            tools=request.tools,
+        ),
     )
 
 

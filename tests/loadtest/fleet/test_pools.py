@@ -40,3 +40,8 @@ def test_every_worker_has_a_name_and_a_role() -> None:
         ("decode-1", Role.DECODE),
     ]
     assert parse_pools("2A").roles() == [("worker-0", Role.BOTH), ("worker-1", Role.BOTH)]
+
+
+@pytest.mark.parametrize("text", ["2P6D", "1P1D", "4A"])
+def test_pools_are_written_as_they_are_read(text: str) -> None:
+    assert str(parse_pools(text)) == text

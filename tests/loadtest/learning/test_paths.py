@@ -5,18 +5,19 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from gateway.core.path.priced import JointPolicy
 from gateway.core.path.rules import AlwaysLocal, DynamoMode, DynamoRule
 from gateway.core.types import SloTarget
 from loadtest.fleet.pools import parse_pools
 from loadtest.learning.command import learn
 from loadtest.learning.kinds import Kind
-from loadtest.learning.paths import Judged, PathPlan, learn_paths, split
+from loadtest.learning.paths import Judged, PathPlan, keep, learn_paths, split
 from loadtest.learning.prices import Traffic, Trial
 from loadtest.learning.rules import grid, tune
 from loadtest.learning.simulated import SimulatedFleet
-from policy_store.bundle import read_bundle
+from policy_store.bundle import new_bundle, read_bundle
 from policy_store.learn.prices import Score
-from policy_store.path_models import costs_of, to_policy
+from policy_store.path_models import costs_of, model_of, to_policy
 from policy_store.store import FileStore
 
 FLEET = SimulatedFleet(
@@ -92,6 +93,14 @@ def test_the_command_writes_a_bundle_adds_it_to_a_store_and_says_how_to_use_it(
     (version,) = FileStore(tmp_path).versions()
     assert f"tidegate policy activate {version}" in shown.output.replace("\n", " ")
     assert read_bundle(FileStore(tmp_path).directory(version)).manifest.kind == "joint"
+
+
+def test_a_bundle_is_kept_where_it_is_asked_for(tmp_path: Path) -> None:
+    made = new_bundle(model_of(JointPolicy(baseline=AlwaysLocal()), TRIAL.costs()))
+    for store, place in ((None, tmp_path / "new" / "out"), (tmp_path / "store", tmp_path / "store")):
+        kept = keep(made, out=tmp_path / "new" / "out", store=store)
+        assert kept.is_relative_to(place)
+        assert read_bundle(kept).version == made.version
 
 
 def test_what_cannot_be_is_one_message(tmp_path: Path) -> None:

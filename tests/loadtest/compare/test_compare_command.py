@@ -1,0 +1,47 @@
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from loadtest.commands import COMMANDS
+from loadtest.compare import presets
+from loadtest.compare.command import compare_command
+from loadtest.compare.presets import PRESETS, QUICK_PRESETS
+from loadtest.compare.session import Report
+from tests.loadtest.compare.compare_lab import PLACE, TINY
+
+APP = typer.Typer(pretty_exceptions_enable=False)
+APP.command()(compare_command)
+
+
+def test_the_command_is_one_of_tidegates() -> None:
+    assert COMMANDS["compare"] is compare_command
+
+
+def test_the_headline_is_all_cells_and_a_quick_one_is_no_claim() -> None:
+    headline = PRESETS["headline"]
+    assert len(headline.places) * len(headline.loads) == 4 * 4 * 2 * 2 * 3
+    assert headline.places[0].workload == "mix"
+    assert headline.effort.proves
+    assert all(not preset.effort.proves for preset in QUICK_PRESETS.values())
+    assert len(PRESETS["limits"].abroad) == 63
+
+
+def test_a_missed_bound_is_told_and_ends_with_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny = replace(QUICK_PRESETS["headline"], places=(PLACE,), effort=TINY)
+    monkeypatch.setattr(presets, "QUICK_PRESETS", {"headline": tiny})
+    out, file = tmp_path / "out", tmp_path / "found.json"
+    done = CliRunner().invoke(
+        APP,
+        f"--preset headline --quick --jobs 1 --data {tmp_path / 'none'} --out {out} --json {file}".split(),
+    )
+    assert done.exit_code == 1, done.output
+    assert "generators that were fitted to the traces stand in" in done.output
+    assert "MISS mix/2P2D/h100-llama70b-tp4/standard/100%: ttft_p90_s" in done.output
+    assert "This run is no claim" in done.output
+    found = msgspec.json.decode(file.read_bytes(), type=Report)
+    assert [cell.label for cell in found.cells] == ["azure/1P1D/h100-llama8b/standard/100%"]
+    assert (out / "report.md").read_text().startswith("# Comparison: headline")
