@@ -43,6 +43,7 @@ validate: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m loadtest.bench
+	$(BIN)/python -m loadtest.bench_output_length
 
 # Rewrites requirements.lock (everything) and requirements.runtime.lock (what the image needs) from pyproject.toml (the only target that needs uv).
 lock:

@@ -17,10 +17,10 @@ from policy_store.learn.prices import Score
 DYNAMO, DYNAMO_TUNED, LLMD_TUNED = "dynamo", "dynamo-tuned", "llmd-tuned"
 """With Dynamo's own placement; the other arms are named after the placement that they have."""
 
-EFF_ISL_TOKENS = (512, 2048, 8192)
+EFF_ISL_TOKENS = (512, 2048, 8192, 16_384)
 RATIOS = (0.7, 1.0)
 """Dynamo takes none above 1: a prompt without any hit is never local for its length."""
-BUSY = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+BUSY = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 GUARDS = (0.9, 0.7)
 """Tried last, with what was best without one: a guard only ever takes local prefills away."""
 LLMD_TOKENS = (256, 512, 1024, 2048, 4096, 8192, 16_384)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 TAILS = {"ttft_p90_s": ("TTFT P90 (s)", 1.0), "tpot_p90_s": ("TPOT P90 (ms)", 1e3)}
 LINES = 7
 """Arms of a picture of lines: the tuned rule and the others in their order of merit, as many as can be told apart."""
+SHOWN_TO = 2.0
+"""Of the tuned rule's bar; a longer one is cut, with its value in it."""
 SMALLEST_TOKENS = 1.0
 """Where a logarithmic axis begins."""
 
@@ -88,6 +90,11 @@ def _bars(axes: Axes, cell: CellResult, found: Sequence[Interval]) -> None:
     colours = ["#0072B2" if arm.is_learned else "#999999" for arm in cell.arms]
     errors = [[max(0.0, one.value - one.low) for one in found], [max(0.0, one.high - one.value) for one in found]]
     axes.barh(range(len(found)), [one.value for one in found], color=colours, xerr=errors, ecolor="#333333")
+    end = SHOWN_TO * found[0].value
+    axes.set_xlim(0.0, end)
+    for place, one in enumerate(found):
+        if one.value > end:
+            axes.annotate(f"{one.value:.0f}  ", (end, place), ha="right", va="center", color="white", fontsize=8)
     tidy(axes)
 
 

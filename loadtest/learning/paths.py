@@ -113,7 +113,7 @@ def _learn(plan: PathPlan, rule: TunedRule) -> PathPolicy:
         case Kind.TABLE | Kind.TABLE_REGIME:
             environment = SimulatedEnvironment(plan.trial.fleet, plan.trial.traffic.load(), seed=plan.seed)
             regimes = RegimePlan() if plan.kind is Kind.TABLE_REGIME else None
-            learner = Dolphin(environment, BASELINE, DolphinPlan(regimes=regimes, seed=plan.seed))
+            learner = Dolphin(environment, rule.rule, DolphinPlan(regimes=regimes, seed=plan.seed))
             return learner.learn(plan.requests).policy()
 
 

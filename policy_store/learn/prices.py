@@ -45,8 +45,8 @@ class Score:
 class Goal:
     """What a policy is to be better than, and by how much in the tails; attainment is always to be as high as can be.
 
-    A tail above its share costs `tail_price` per whole reference that it is above; below it nothing more is gained
-    than `tail_pull`.
+    A tail above its share costs `tail_price` per whole reference that it is above. Below it, shorter is still better:
+    by `tail_pull` for each time that it is shorter by a factor e.
     """
 
     reference: Score
@@ -54,7 +54,7 @@ class Goal:
     ttft_share: float = 0.85
     tpot_share: float = 0.75
     tail_price: float = 0.5
-    tail_pull: float = 0.02
+    tail_pull: float = 0.05
 
     def value(self, score: Score) -> float:
         """Higher is better, in attainment."""

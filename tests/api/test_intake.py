@@ -8,14 +8,18 @@ import pytest
 from gateway.api.auth import IDENTITY, Identity
 from gateway.api.intake import Intake, SidecarMode
 from gateway.api.live import Live
-from gateway.core.types import RequestId, WorkerId
+from gateway.core.output_length.carried import PromptReader
+from gateway.core.output_length.facts import PromptFacts
+from gateway.core.types import OutputFeatures, RequestId, WorkerId
 from gateway.upstream.services import ClientRequest
 from gateway.wire.errors import ApiError
 from gateway.wire.peeked import Peeked
+from tests.core.output_length.predictor_factories import model
 
 MODEL = "llama"
 CHAT = "/v1/chat/completions"
 ALLOWED = "10.0.0.7:8000"
+TEAM = Identity(name="team", scopes=frozenset({"data"}))
 
 
 def chat(**fields: Any) -> bytes:
@@ -44,6 +48,40 @@ def refused(
     taken = through.take({"path": path, "headers": headers or []}, body, RequestId("r-1"), 5.0)
     assert isinstance(taken, ApiError)
     return taken
+
+
+class TestPrompts:
+    """Who reads prompts for output-length prediction, and under which names."""
+
+    @staticmethod
+    def _asked(**live: Any) -> tuple[Intake, list[PromptFacts]]:
+        asked: list[PromptFacts] = []
+
+        class Reader(PromptReader):
+            def features(self, prompt: PromptFacts) -> OutputFeatures:
+                asked.append(prompt)
+                return OutputFeatures(predictor="v1", values=())
+
+        reader = Reader(model=model(), bytes_per_token=lambda _: 4.0)
+        return Intake(Live(**live), reader=lambda: reader), asked
+
+    def test_the_reader_of_this_moment_is_asked_for_every_request(self) -> None:
+        readers = [None, PromptReader(model=model(), bytes_per_token=lambda _: 4.0), None]
+        through = Intake(Live(), reader=lambda: readers.pop(0))
+        read = [take(through, chat())[1].facts.output_features is not None for _ in range(3)]
+        assert read == [False, True, False]
+
+    @pytest.mark.parametrize(("asked_for", "tenant"), [({IDENTITY: TEAM}, "team"), ({}, None)])
+    def test_the_name_of_the_key_is_the_tenant(self, asked_for: dict[str, Any], tenant: str | None) -> None:
+        through, asked = self._asked()
+        take(through, chat(), **asked_for)
+        assert [prompt.tenant for prompt in asked] == [tenant]
+
+    def test_a_request_is_read_once_under_the_models_own_name(self) -> None:
+        through, asked = self._asked(aliases={"gpt-4o": MODEL})
+        take(through, chat(model="gpt-4o"))
+        take(through, chat())
+        assert [prompt.model for prompt in asked] == [MODEL, MODEL]
 
 
 class TestUsage:

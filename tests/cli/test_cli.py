@@ -14,6 +14,8 @@ from gateway import __version__, cli
 from gateway.api.auth import Identity, Keyring
 from gateway.cli import app
 from gateway.settings import Settings
+from policy_store.bundle import write_bundle
+from tests.policy_store.output_length_factories import foretelling
 
 WIDE = {"COLUMNS": "200", "TERM": "dumb"}
 
@@ -174,6 +176,16 @@ def test_explain_prints_every_part_of_a_remote_decision(run: Run, request_file: 
     prefill, decode = text.split("Prefill pool")[1].split("Decode pool")
     assert all(name in prefill for name in ("prefill-0", "prefill-1", "prefill_work", "few_requests", "total"))
     assert all(name in decode for name in ("decode-0", "decode-1", "prefix_hit", "total"))
+
+
+def test_explain_says_where_the_expected_output_comes_from(
+    run: Run, request_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    learned = ("--set", "routing.policy=learned", "--set", f"routing.bundle={write_bundle(foretelling(), tmp_path)}")
+    request = request_file()
+    assert "tokens, predicted by the model" in run("explain", "--request", request, *learned).stdout
+    off = run("explain", "--request", request, *learned, "--set", "routing.output_length=false").stdout
+    assert "256 tokens, the model's mean" in off
 
 
 def test_explain_of_a_local_decision_shows_only_the_decode_pool(run: Run, request_file: Callable[..., Path]) -> None:

@@ -12,6 +12,7 @@ from gateway.cli import app
 from policy_store.bundle import PATH_PART, write_bundle
 from policy_store.store import FileStore
 from tests.policy_store.bundle_factories import always, table
+from tests.policy_store.output_length_factories import predictor_folder
 
 LOCAL, REMOTE = always("local"), always("remote", provenance={"trace": "mooncake"})
 
@@ -158,3 +159,40 @@ def test_a_store_that_is_not_there_or_not_named_is_told(run: Run, tmp_path: Path
     assert str(nowhere) in result.stderr
     assert not nowhere.exists()
     refused(run(command), "which policy store? Give --store, or set routing.store")
+
+
+@pytest.mark.parametrize("as_bundle", [False, True], ids=["model", "bundle"])
+def test_a_predictor_is_put_into_a_bundle_and_shown(
+    run: Run, store: FileStore, tmp_path: Path, as_bundle: bool
+) -> None:
+    source = write_bundle(LOCAL, tmp_path) if as_bundle else tmp_path / "model.json"
+    if not as_bundle:
+        source.write_text(json.dumps(msgspec.to_builtins(table())))
+    folder = predictor_folder(tmp_path)
+    version = run("add", source, "--output-length", folder, "--store", store.root).stdout.strip()
+    added = store.read(version)
+    assert added.output_length is not None
+    assert added.path == (LOCAL.path if as_bundle else table())
+    assert added.manifest.provenance == (LOCAL.manifest.provenance if as_bundle else {})
+    shown = run("show", version, "--store", store.root).stdout
+    assert f"predictor {added.output_length.version}, learned from m" in shown
+    assert "output_length/log_length.ubj" in shown
+    assert "predictor " not in run("show", LOCAL.version, "--store", store.root).stdout
+
+
+def test_trees_that_lie_under_other_names_are_put_in_all_the_same(run: Run, store: FileStore, tmp_path: Path) -> None:
+    folder = predictor_folder(tmp_path)
+    (folder / "log_length.ubj").rename(folder / "output_length.log_length.ubj")
+    json_file = folder / "output_length.json"
+    json_file.write_bytes(json_file.read_bytes().replace(b'"log_length.ubj"', b'"output_length.log_length.ubj"'))
+    source = write_bundle(LOCAL, tmp_path)
+    version = run("add", source, "--output-length", folder, "--store", store.root).stdout.strip()
+    assert store.read(version).output_length is not None
+
+
+def test_a_predictor_that_does_not_check_out_is_not_added(run: Run, store: FileStore, tmp_path: Path) -> None:
+    source, folder = write_bundle(LOCAL, tmp_path), predictor_folder(tmp_path)
+    refused(run("add", source, "--output-length", tmp_path / "nowhere", "--store", store.root), "cannot read")
+    (folder / "log_length.ubj").write_bytes(b"{}")
+    refused(run("add", source, "--output-length", folder, "--store", store.root), "not the file")
+    assert len(store.versions()) == 2

@@ -11,9 +11,11 @@ from gateway.core.types import SloDefaults, SloTarget
 from gateway.policies import build_policy, described_policy
 from gateway.selection import select
 from gateway.settings import SettingsError, load_settings
+from policy_store.bundle import write_bundle
 from policy_store.faults import BundleFault
 from policy_store.store import FileStore
 from tests.policy_store.bundle_factories import always, written
+from tests.policy_store.output_length_factories import foretelling
 
 
 def build(*overrides: str) -> Policy:
@@ -51,6 +53,21 @@ def test_weights_replace_those_of_their_pool_only() -> None:
     assert policy.prefill_placement == DEFAULT_PREFILL_PLACEMENT
     assert build("routing.prefill_weights={}").prefill_placement.weights == ()
     assert build("routing.prefill_weights={}").decode_placement == DEFAULT_DECODE_PLACEMENT
+
+
+def test_a_bundles_predictor_reaches_the_policy_and_its_description_and_can_be_switched_off(tmp_path: Path) -> None:
+    bundle = foretelling()
+    store = FileStore(tmp_path / "store")
+    store.activate(store.add(bundle))
+    for source in (f"bundle={write_bundle(bundle, tmp_path)}", f"store={store.root}"):
+        learned = ("routing.policy=learned", f"routing.{source}")
+        on, off = build(*learned), build(*learned, "routing.output_length=false")
+        for policy in (on, described_policy(on.description)):
+            assert policy.output_length is not None
+            assert bundle.output_length is not None
+            assert policy.output_length.version == bundle.output_length.version
+        assert off.output_length is described_policy(off.description).output_length is None
+        assert (on.version, on.path) == (off.version, off.path)
 
 
 def test_health_keys_reach_the_health_policy() -> None:

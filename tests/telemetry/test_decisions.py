@@ -29,6 +29,7 @@ GOLDEN_LINE = (
     b'"words":"512 uncached tokens are below 1,000","propensity":0.9,"cluster":null,"pinned":false,'
     b'"features":{"isl_tokens":1000,"prefill_isl_tokens":750,"decode_isl_tokens":512,"osl_tokens":200.0},'
     b'"prefill_hit_tokens":250,"decode_hit_tokens":488,"slo":{"name":"chat","ttft_s":1.7,"tpot_s":0.055},"outlook":null,'
+    b'"osl_predicted":false,'
     b'"prefill_candidates":[],"decode_candidates":[{"worker_id":"decode-0","scores":[["queue",0.75],'
     b'["prefix",0.5]],"total":0.625}]},"refusal":null,"outcome":{"kind":"ok","status":200,"duration_s":4.0,'
     b'"ttft_s":0.5,"tpot_s":0.03,"input_tokens":1000,"cached_tokens":250,"output_tokens":120,'

@@ -48,7 +48,8 @@ class FakeLag:
 
 def busy_metrics() -> Metrics:
     metrics = Metrics(slos=[CHAT])
-    metrics.record(a_remote_decision(), an_outcome(), model_label="llama", decision_s=1e-4, prefill_leg_s=0.2)
+    routed = a_remote_decision(osl_predicted=True)
+    metrics.record(routed, an_outcome(), model_label="llama", decision_s=1e-4, prefill_leg_s=0.2)
     metrics.itl("llama").observe(0.02)
     metrics.inflight("llama").inc()
     return metrics

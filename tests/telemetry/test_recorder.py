@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.core import slo as core_slo
-from gateway.core.types import OutcomeKind, Path, RefusalKind, SloTarget, WorkerId
+from gateway.core.types import Outcome, OutcomeKind, Path, RefusalKind, SloTarget, WorkerId
 from gateway.telemetry.labels import MissedBound, UpstreamErrorKind
 from gateway.telemetry.recorder import Metrics, missed_bound
 from gateway.telemetry.state import Readers
@@ -67,6 +67,32 @@ def test_tokens_are_summed_by_type() -> None:
     assert value(shown, "tokens_total", model="llama", type="input") == 2000
     assert value(shown, "tokens_total", model="llama", type="cached") == 500
     assert value(shown, "tokens_total", model="llama", type="output") == 240
+
+
+def test_a_predicted_length_is_held_against_the_answers() -> None:
+    metrics = Metrics()
+    for tokens in (100, 400):
+        metrics.record(a_decision(osl_predicted=True), an_outcome(output_tokens=tokens), model_label="llama")
+    shown = scrape(metrics)
+    assert value(shown, "output_length_ratio_sum", model="llama") == 2.5
+    assert value(shown, "output_length_ratio_bucket", model="llama", le="0.5") == 1
+
+
+@pytest.mark.parametrize(
+    ("predicted", "outcome"),
+    [
+        (False, an_outcome()),
+        (True, an_outcome(output_tokens=None)),
+        (True, an_outcome(output_tokens=0)),
+        (True, an_outcome(kind=OutcomeKind.CANCELLED)),
+    ],
+)
+def test_a_mean_or_an_answer_that_did_not_come_whole_says_nothing_of_predictions(
+    predicted: bool, outcome: Outcome
+) -> None:
+    metrics = Metrics()
+    metrics.record(a_decision(osl_predicted=predicted), outcome, model_label="llama")
+    assert scrape(metrics)["tidegate_output_length_ratio"].samples == []
 
 
 @pytest.mark.parametrize(("path", "hit_ratio"), [(Path.LOCAL, 0.488), (Path.REMOTE, 0.25)])

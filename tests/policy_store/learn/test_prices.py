@@ -64,7 +64,7 @@ def test_a_tail_above_what_is_wanted_costs_more_than_the_attainment_that_it_buys
 def test_a_tail_below_what_is_wanted_gains_little() -> None:
     wanted = Score(attained_ratio=0.8, ttft_p90_s=3.4, tpot_p90_s=0.0375)
     shorter = Score(attained_ratio=0.8, ttft_p90_s=2.0, tpot_p90_s=0.02)
-    assert 0 < GOAL.value(shorter) - GOAL.value(wanted) < 0.03
+    assert 0 < GOAL.value(shorter) - GOAL.value(wanted) < 0.06
 
 
 def test_a_reference_without_latencies_is_no_division_by_zero() -> None:
