@@ -50,7 +50,7 @@ OUTPUT_TOKENS = (16, 64)
 MAX_BATCHED_TOKENS = 2048
 """vLLM's default for a server on a CPU."""
 MAX_RUNNING = 16
-"""What the start script asks for."""
+"""What the start script asks for; and vLLM does not schedule asynchronously on a CPU."""
 ALONE_REQUESTS = 12
 """Sent one after the other, to see how long one takes."""
 WARM_UP_REQUESTS = 20
@@ -107,6 +107,7 @@ def _calibrate(pair: Pair, budget: int, work: Path) -> EngineFile:
         seed=secrets.randbits(32),
         max_batched_tokens=MAX_BATCHED_TOKENS,
         max_running=MAX_RUNNING,
+        plans_ahead=False,
     )
     result = asyncio.run(calibrate(options))
     write_engine_file(result.file, _engine_path(work))

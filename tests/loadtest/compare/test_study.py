@@ -1,3 +1,4 @@
+import pickle
 from dataclasses import replace
 from pathlib import Path
 
@@ -91,6 +92,10 @@ def test_limits_are_measured_under_every_condition(study: Study) -> None:
     assert len({one.condition for one in by_error(school)}) == 2 * (1 + 8)
     abroad = list(elsewhere(school, replace(PLACE, slo=SLOS[PLACE.engine][1])))
     assert [one.arm for one in abroad] == ["dynamo-tuned", "joint"]
+
+
+def test_a_study_can_go_to_another_process(study: Study) -> None:
+    assert pickle.loads(pickle.dumps(study)) == study
 
 
 def test_other_places_are_those_that_differ() -> None:
