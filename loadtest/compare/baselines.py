@@ -23,7 +23,7 @@ RATIOS = (0.7, 1.0)
 BUSY = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 GUARDS = (0.9, 0.7)
 """Tried last, with what was best without one: a guard only ever takes local prefills away."""
-LLMD_TOKENS = (256, 512, 1024, 2048, 4096, 8192, 16_384)
+LLMD_TOKENS = (256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768)
 SCREENED = 3
 """All of a grid is tried on one part in so many of the requests, and one rule in so many goes on to all of them."""
 
