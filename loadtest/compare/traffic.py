@@ -15,11 +15,15 @@ from types import MappingProxyType
 from loadtest.traces.loaders import load_workload
 from loadtest.traces.mixing import mixed
 from loadtest.traces.retime import sped_up
+from loadtest.traces.synthetic_sessions import SESSION_RATE_RPS
 from loadtest.traces.types import TraceRequest
 from loadtest.traces.workload import Workload
 
 SPARE = 1.5
-"""So many more requests of each source are read than its share of both halves: sources end at different times."""
+"""So many more requests of each source are read than its share: sources end at different times."""
+WARM_UP_S = 300.0
+"""Left out at the beginning where there are sessions: so long it takes until as many end as begin. Without that the
+learning half would be the lighter one, the more so the faster sessions begin."""
 
 
 class Half(StrEnum):
@@ -40,9 +44,10 @@ class Source:
     options: str
     stand_in: str
     """The spec of the generator that was fitted to it, or to one like it."""
-    stand_in_options: str
     share: float
     """Of the workload's requests, and so the rate at a scale of 1, per second."""
+    natural_rps: float
+    """Requests per second as recorded, or as sessions are begun by the loaders; the stand-in's is the same."""
 
     def is_there(self, data: Path | None) -> bool:
         """Whether the real trace can be read."""
@@ -51,18 +56,27 @@ class Source:
     def spec(self, data: Path | None) -> str:
         """Of the real trace where it is there."""
         if data is not None and self.is_there(data):
-            return f"{self.kind}:{data / self.file}?{self.options}"
-        return f"{self.stand_in}?{self.stand_in_options}"
+            return f"{self.kind}:{data / self.file}{self.options}"
+        return self.stand_in
+
+    def read(self, data: Path | None, requests: int, seed: int) -> Workload:
+        """About so many requests, at the rate of its share; more of them change nothing about the first."""
+        return sped_up(load_workload(self.spec(data), limit=requests, seed=seed), self.share / self.natural_rps)
+
+
+MOONCAKE_RPS, AZURE_RPS = 3.40, 5.53
+MINISWE_RPS, TAUBENCH_RPS = 20.1 * SESSION_RATE_RPS, 12.3 * SESSION_RATE_RPS
+"""Mean requests of a session, times the rate at which sessions begin."""
 
 
 def _mooncake(share: float) -> Source:
     return Source(
         kind="mooncake",
         file="traces/mooncake_conversation_trace.jsonl.gz",
-        options=f"rate={share:.6g}",
+        options="",
         stand_in="synthetic:mooncake",
-        stand_in_options=f"rate={share:.6g}",
         share=share,
+        natural_rps=MOONCAKE_RPS,
     )
 
 
@@ -70,38 +84,32 @@ def _azure(share: float) -> Source:
     return Source(
         kind="azure",
         file="traces/azure2023_conv.csv.gz",
-        options=f"rate={share:.6g}",
+        options="",
         stand_in="synthetic:azure-conv",
-        stand_in_options=f"rate={share:.6g}",
         share=share,
+        natural_rps=AZURE_RPS,
     )
-
-
-MINISWE_TURNS, TAUBENCH_TURNS, SYNTHETIC_TURNS = 20.1, 12.3, 20.8
-"""Mean requests of one session."""
 
 
 def _agents(share: float) -> tuple[Source, Source]:
     """Half of the requests from coding agents, half from conversations with tools."""
-    half = share / 2.0
     # Twenty sessions are too few: more are drawn from them. Blocks are Mooncake's, as the core counts all in one size.
-    horizon = "horizon=12000&block=512"
-    stand_in = f"rate={half / SYNTHETIC_TURNS:.6g}"
+    options = "?horizon=12000&block=512"
     miniswe = Source(
         kind="lmcache",
         file="traces/lmcache_agent_miniswe.jsonl.gz",
-        options=f"{horizon}&rate={half / MINISWE_TURNS:.6g}",
+        options=options,
         stand_in="synthetic:miniswe",
-        stand_in_options=stand_in,
-        share=half,
+        share=share / 2.0,
+        natural_rps=MINISWE_RPS,
     )
     taubench = Source(
         kind="taubench",
         file="traces/taubench_gpt4o_airline_sessions.jsonl.gz",
-        options=f"{horizon}&rate={half / TAUBENCH_TURNS:.6g}",
+        options=options,
         stand_in="synthetic:miniswe",
-        stand_in_options=stand_in,
-        share=half,
+        share=share / 2.0,
+        natural_rps=TAUBENCH_RPS,
     )
     return miniswe, taubench
 
@@ -114,7 +122,7 @@ WORKLOADS: Mapping[str, tuple[Source, ...]] = MappingProxyType(
         "mix": (_mooncake(1 / 3), _azure(1 / 3), *_agents(1 / 3)),
     }
 )
-"""All by name; each has about one request per second at a scale of 1."""
+"""All by name; shares add up to 1, so each has about one request per second at a scale of 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,26 +158,23 @@ def missing(workload: str, data: Path | None) -> list[str]:
 def _halves(
     workload: str, requests: int, scale: float, seed: int, data: Path | None
 ) -> tuple[tuple[TraceRequest, ...], tuple[TraceRequest, ...]]:
-    flat = sped_up(_read(workload, requests, seed, data), scale).flattened()[: 2 * requests]
+    # Read for the next power of two, so that neighbouring scales share what was read.
+    before = WARM_UP_S * 2.0 ** math.ceil(math.log2(scale))
+    whole = sped_up(_read(workload, math.ceil(2 * requests + before), seed, data), scale)
+    begin_s = WARM_UP_S if whole.sessions else 0.0
+    flat = [request for request in whole.flattened() if request.arrival_s >= begin_s][: 2 * requests]
     cut = len(flat) // 2
     return _from_zero(flat[:cut]), _from_zero(flat[cut:])
 
 
 @lru_cache(maxsize=8)
 def _read(workload: str, requests: int, seed: int, data: Path | None) -> Workload:
-    """All sources at once, at a scale of 1."""
-    sources = WORKLOADS[workload]
-    whole = sum(source.share for source in sources)
-    return mixed(
-        {
-            str(place): load_workload(
-                source.spec(data),
-                limit=math.ceil(SPARE * 2 * requests * source.share / whole),
-                seed=seed + 1000 * place,
-            )
-            for place, source in enumerate(sources)
-        }
-    )
+    """About so many requests of all sources at once, and some to spare, at a scale of 1."""
+    parts = {
+        str(place): source.read(data, math.ceil(SPARE * requests * source.share), seed + 1000 * place)
+        for place, source in enumerate(WORKLOADS[workload])
+    }
+    return mixed(parts)
 
 
 def _from_zero(requests: Sequence[TraceRequest]) -> tuple[TraceRequest, ...]:

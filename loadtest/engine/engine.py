@@ -119,10 +119,13 @@ class Engine:
         That is the end of the step, transfer or lease that ends first. It is the present where a step can start or
         something has happened that no `advance` has told.
         """
-        if self._events or self._stepper.may_start:
-            return self._now_s
-        end_s = self._next_end_s()
-        return None if end_s == NEVER_S else end_s
+        due_s = self.due_s
+        return None if due_s == NEVER_S else due_s
+
+    @property
+    def due_s(self) -> float:
+        """The same as a number: `NEVER_S` instead of None."""
+        return self._now_s if self._events or self._stepper.may_start else self._next_end_s()
 
     def advance(self, now_s: float) -> list[EngineEvent]:
         """Let time go on; everything that happened up to and including `now_s`, in order of time."""
@@ -223,11 +226,13 @@ class Engine:
 
     def _settle(self) -> None:
         self._stepper.settle(self._now_s)
-        self._take_done()
+        if self._stepper.done:
+            self._take_done()
 
     def _change(self, change: Change, sequence: LiveSequence) -> None:
         self._stepper.change(change, sequence, self._now_s)
-        self._take_done()
+        if self._stepper.done:
+            self._take_done()
 
     def _take_done(self) -> None:
         """Let go of the sequences that have made their last token."""

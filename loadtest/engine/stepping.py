@@ -39,6 +39,8 @@ class Stepper:
         self._stretch: Stretch | None = None
         self.may_start = False
         self.next_end_s = NEVER_S
+        self._settled_s = -1.0
+        """Up to when steps were accounted for last: many ask at one instant, and steps take some time."""
         self._before_plan: list[tuple[Change, LiveSequence]] = []
         self._after_plan: list[tuple[Change, LiveSequence]] = []
 
@@ -92,8 +94,9 @@ class Stepper:
     def settle(self, now_s: float) -> None:
         """Account for the steps that have ended by now."""
         stretch = self._stretch
-        if stretch is None:
+        if stretch is None or now_s == self._settled_s:
             return
+        self._settled_s = now_s
         ended = stretch.ended_steps(now_s)
         if ended == stretch.settled:
             return

@@ -30,7 +30,18 @@ class CostModel(Protocol):
 class Stretch:
     """A plan under way: `steps` steps from `start_s` on, of which `settled` have been accounted for."""
 
-    __slots__ = ("_price", "_step_s", "end_s", "plan", "settled", "start_s", "steps", "tell_s")
+    __slots__ = (
+        "_known_s",
+        "_known_step",
+        "_price",
+        "_step_s",
+        "end_s",
+        "plan",
+        "settled",
+        "start_s",
+        "steps",
+        "tell_s",
+    )
 
     def __init__(self, plan: StepPlan, costs: CostModel, start_s: float) -> None:
         self.plan = plan
@@ -39,6 +50,8 @@ class Stretch:
         self.settled = 0
         self._price: DecodeStretch | None = None
         self._step_s = 0.0
+        self._known_step, self._known_s = 0, start_s
+        """A step whose end was worked out: mostly the one that is asked for next."""
         if plan.steps > 1:
             self._price = costs.decode_stretch(plan.decodes, plan.decode_context_tokens)
         else:
@@ -68,7 +81,7 @@ class Stretch:
     def begun_steps(self, now_s: float) -> int:
         """How many have begun once those that ended are settled; at the very end of one the next has not."""
         settled = self.settled
-        return settled + (settled == 0 or self.step_end_s(settled) < now_s)
+        return settled + (settled == 0 or self._known_end_s(settled) < now_s)
 
     def ended_steps(self, now_s: float) -> int:
         """How many of its steps have ended by now."""
@@ -76,7 +89,8 @@ class Stretch:
             return self.steps
         if self.settled + 1 == self.steps:
             return self.settled
-        done, done_s, left, left_s = self.settled, self.step_end_s(self.settled), self.steps, self.end_s
+        done, left, left_s = self.settled, self.steps, self.end_s
+        done_s = self._known_end_s(done)
         # Steps last about equally long, so the first guess is near; halving bounds the search all the same.
         while left - done > 1:
             guess = done + int((left - done) * (now_s - done_s) / (left_s - done_s))
@@ -86,4 +100,8 @@ class Stretch:
                 left, left_s = guess, guess_s
             else:
                 done, done_s = guess, guess_s
+        self._known_step, self._known_s = done, done_s
         return done
+
+    def _known_end_s(self, step: int) -> float:
+        return self._known_s if step == self._known_step else self.step_end_s(step)

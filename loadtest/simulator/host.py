@@ -11,6 +11,7 @@ from heapq import heappop, heappush
 from typing import Protocol
 
 from loadtest.engine.engine import Engine
+from loadtest.engine.stepping import NEVER_S
 from loadtest.engine.types import EngineEvent, EngineSnapshot, FinishReason, RequestFinished, TokenMade
 from loadtest.simulator.collector import uncollected
 from loadtest.simulator.dispatch import Dispatcher
@@ -18,12 +19,14 @@ from loadtest.simulator.flight import NOWHERE, Flight, PromptShape, leg
 from loadtest.traces.types import TraceRequest
 
 Arrival = tuple[float, TraceRequest]
+Item = tuple[float, int, int, TraceRequest | None]
+"""When, a rank, a serial number, and what arrives, if anything does."""
 
 ARRIVAL = -2
 FOLLOWING = -1
-"""Ranks at one instant: arrivals, then engines by their place, then scrapes."""
-SCRAPE = 1 << 30
-HEAR = SCRAPE + 1
+SCRAPE = 0
+HEAR = 1
+"""Ranks at one instant; engines, by their place, come after the arrivals and before the scrapes."""
 
 
 class Load(Protocol):
@@ -68,8 +71,8 @@ class Simulation:
         self._load = load
         self._scrape = scrape
         self._shapes = [PromptShape(engine.spec.block_tokens) for engine in engines]
-        self._due_s: list[float | None] = [None] * len(engines)
-        self._agenda: list[tuple[float, int, int, TraceRequest | None]] = []
+        self._due_s = [NEVER_S] * len(engines)
+        self._agenda: list[Item] = []
         self._serial = 0
         self._flights: list[Flight] = []
         self._by_id: dict[str, Flight] = {}
@@ -87,26 +90,37 @@ class Simulation:
             return self._run(until_s)
 
     def _run(self, until_s: float) -> Run:
-        agenda, now_s = self._agenda, 0.0
-        while agenda and agenda[0][0] <= until_s:
-            at_s, rank, _, request = heappop(agenda)
-            if rank == SCRAPE:
-                if not (self._pending or self._by_id):
-                    continue
-                self._take_scrape(at_s)
-            elif rank == HEAR:
-                self._hear_scrape()
-            elif request is not None:
-                self._arrive(request, at_s, first=rank == ARRIVAL)
-            elif self._due_s[rank] == at_s:
-                self._due_s[rank] = None
-                self._advance(rank, at_s)
-            else:
+        agenda, due_s, now_s = self._agenda, self._due_s, 0.0
+        while True:
+            # The first of some dozens of numbers is found sooner than a heap of them is kept.
+            engine_s = min(due_s)
+            head_s, rank = agenda[0][:2] if agenda else (NEVER_S, SCRAPE)
+            at_s = min(engine_s, head_s)
+            if at_s > until_s or at_s == NEVER_S:
+                break
+            if head_s > engine_s or (head_s == engine_s and rank >= SCRAPE):
+                place = due_s.index(engine_s)
+                due_s[place] = NEVER_S
+                self._advance(place, at_s)
+            elif not self._do(heappop(agenda)):
                 continue
             now_s = at_s
             self._events += 1
-        stopped = agenda and (self._pending or self._by_id)
+        stopped = at_s != NEVER_S and (self._pending or self._by_id)
         return Run(self._flights, until_s if stopped else now_s, self._events)
+
+    def _do(self, item: Item) -> bool:
+        """What the agenda says; False where there is nothing to scrape for any more."""
+        at_s, rank, _, request = item
+        if request is not None:
+            self._arrive(request, at_s, first=rank == ARRIVAL)
+        elif rank == HEAR:
+            self._hear_scrape()
+        elif self._pending or self._by_id:
+            self._take_scrape(at_s)
+        else:
+            return False
+        return True
 
     def _note(self, at_s: float, rank: int, request: TraceRequest | None = None) -> None:
         self._serial += 1
@@ -148,10 +162,7 @@ class Simulation:
         self._look_at(place)
 
     def _look_at(self, place: int) -> None:
-        due_s = self._engines[place].next_event_at_s()
-        if due_s is not None and due_s != self._due_s[place]:
-            self._due_s[place] = due_s
-            self._note(due_s, place)
+        self._due_s[place] = self._engines[place].due_s
 
     def _advance(self, place: int, now_s: float) -> None:
         for event in self._engines[place].advance(now_s):

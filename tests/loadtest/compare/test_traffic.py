@@ -17,8 +17,8 @@ def test_the_halves_are_of_one_traffic_and_share_no_request() -> None:
 
 
 def test_a_scale_speeds_arrivals_up_and_leaves_requests_alone() -> None:
-    slow, fast = traffic(scale=1.0).load(), traffic(scale=4.0).load()
-    assert fast[-1].arrival_s == pytest.approx(slow[-1].arrival_s / 4.0)
+    slow, fast = traffic(scale=3.0).load(), traffic(scale=4.0).load()
+    assert fast[-1].arrival_s == pytest.approx(slow[-1].arrival_s * 3.0 / 4.0)
     assert [each.input_tokens for each in slow] == [each.input_tokens for each in fast]
 
 
@@ -33,7 +33,7 @@ def test_a_trace_that_is_there_is_used(tmp_path: Path) -> None:
     (tmp_path / "traces" / "azure2023_conv.csv.gz").touch()
     assert missing("azure", tmp_path) == []
     (spec,) = traffic(data=tmp_path).sources()
-    assert spec == f"azure:{tmp_path}/traces/azure2023_conv.csv.gz?rate=1"
+    assert spec == f"azure:{tmp_path}/traces/azure2023_conv.csv.gz"
 
 
 def test_a_mix_holds_all_of_its_sources_in_their_shares() -> None:
@@ -41,6 +41,14 @@ def test_a_mix_holds_all_of_its_sources_in_their_shares() -> None:
     plain = sum(not each.hash_ids for each in requests)
     assert 0.15 < plain / len(requests) < 0.55
     assert {each.block_tokens for each in requests} >= {512}
+
+
+@pytest.mark.parametrize("scale", [1.0, 16.0])
+def test_sessions_are_under_way_when_the_learning_half_begins(scale: float) -> None:
+    learn, judge = (traffic(half, workload="agents", requests=600, scale=scale).load() for half in Half)
+    rates = [len(half) / half[-1].arrival_s for half in (learn, judge)]
+    assert rates[0] == pytest.approx(rates[1], rel=0.25)
+    assert rates[0] == pytest.approx(scale, rel=0.35)
 
 
 def test_shares_add_up_to_a_request_per_second() -> None:
