@@ -89,6 +89,17 @@ class Worker:
         os.killpg(self.pid, signal.SIGKILL)
         self._wait_gone()
 
+    def keep_to_core(self, core: int) -> None:
+        """Run all its processes on one core: an idle engine polls with two threads, and would take turns with others.
+
+        Linux only, and threads that it starts later do the same.
+        """
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it may have ended
+                if os.getpgid(int(process.name)) == self.pid:
+                    for thread in process.glob("task/[0-9]*"):
+                        os.sched_setaffinity(int(thread.name), {core})
+
     def start_again(self) -> None:
         """Start the killed worker as it was started first, and wait until it is healthy."""
         if not self._is_gone():

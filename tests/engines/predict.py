@@ -11,6 +11,7 @@ exits with 0; with them it exits with 1 where a figure is further off than `--wi
 import argparse
 import asyncio
 import contextlib
+import os
 import secrets
 import signal
 import socket
@@ -88,6 +89,8 @@ def main() -> int:
         work = options.work or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidegate-predict-")))
         work.mkdir(parents=True, exist_ok=True)
         pair = stack.enter_context(running_pair(engines, keep=options.keep))
+        for worker, core in zip(pair.workers, sorted(os.sched_getaffinity(0)), strict=False):
+            worker.keep_to_core(core)
         engine = _calibrate(pair, options.budget, work)
         console.print(price_table(engine), residual_table(engine.costs.provenance.residuals))
         url = stack.enter_context(_gateway(pair, work))
