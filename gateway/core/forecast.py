@@ -52,6 +52,10 @@ class WorkerForecast:
         """Share of its time that local prefills take."""
         return self.local_share * max(0.0, 1.0 - (now_s - self.local_at_s) / LOCAL_MEMORY_S)
 
+    def tpot_s(self, step_s: float, now_s: float) -> float:
+        """What a token takes where a step takes `step_s` and local prefills take their share."""
+        return step_s / (1.0 - min(MOST_LOCAL_SHARE, self.local_share_at(now_s)))
+
     def saw_tpot(self, predicted_s: float, observed_s: float) -> None:
         """An answer ended."""
         off = observed_s / predicted_s - 1.0
@@ -98,7 +102,7 @@ class Forecast:
         own_s = max(0.0, prefill_s - batch.before_s)
         return Outlook(
             ttft_s=costs.arrival_s(isl_tokens) + worker.backlog.seconds(now_s) + batch.before_s / 2 + prefill_s,
-            tpot_s=batch.after_s / (1.0 - min(MOST_LOCAL_SHARE, worker.local_share_at(now_s))),
+            tpot_s=worker.tpot_s(batch.after_s, now_s),
             prefill_s=prefill_s,
             stall_s=own_s,
             crowd_s=batch.crowd_s,
@@ -124,7 +128,7 @@ class Forecast:
         left_s = max(0.0, worker.backlog.seconds(now_s) - ttft_s) / max(1.0, osl_tokens)
         return Outlook(
             ttft_s=ttft_s,
-            tpot_s=batch.after_s / (1.0 - min(MOST_LOCAL_SHARE, worker.local_share_at(now_s))) + left_s,
+            tpot_s=worker.tpot_s(batch.after_s, now_s) + left_s,
             prefill_s=prefill_s,
             stall_s=0.0,
             crowd_s=batch.crowd_s,

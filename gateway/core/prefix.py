@@ -52,8 +52,8 @@ class PrefixIndex:
         holding = self._holdings.pop(worker_id, None)
         if holding is None:
             return
-        for block in holding.blocks:
-            self._drop_bit(block, holding.bit)
+        holding.max_blocks = 0
+        self._trim(holding)
         del self._worker_of[holding.bit]
         self._free_bits.append(holding.bit)
 
@@ -107,10 +107,3 @@ class PrefixIndex:
                 masks[oldest] = left
             else:
                 del masks[oldest]
-
-    def _drop_bit(self, block: int, bit: int) -> None:
-        left = self._masks[block] & ~bit
-        if left:
-            self._masks[block] = left
-        else:
-            del self._masks[block]

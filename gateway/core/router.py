@@ -6,7 +6,6 @@ the same answers, byte for byte, in the gateway and in the simulator.
 
 import math
 from copy import copy
-from dataclasses import replace
 from random import Random
 
 from gateway.core.calibration import Calibration
@@ -117,10 +116,7 @@ class Router:
             attempt=attempt,
         )
         decision_id = DecisionId(f"{self._instance}-{self._decisions + 1}")
-        routed = self._selector.decide(ask, decision_id, rng)
-        if ask.estimate.osl_predicted and isinstance(routed, Decision):
-            return replace(routed, osl_predicted=True)
-        return routed
+        return self._selector.decide(ask, decision_id, rng)
 
     def adopt(self, policy: Policy) -> None:
         """Decide by another policy from now on; everything else that is known stays."""
@@ -141,9 +137,7 @@ class Router:
         Raises:
             LedgerError: the decision holds no reservation.
         """
-        reservation = self._release(decision_id)
-        if self.forecast is not None:
-            self.forecast.ended(reservation.decision, now_s, tpot_s=None)
+        self._release(decision_id, now_s)
         if blame is not None:
             self.health.failed(blame, now_s)
 
@@ -273,8 +267,10 @@ class Router:
         reservation = self.ledger.get(decision_id)
         return None if reservation is None else reservation.decision.prefill_worker
 
-    def _release(self, decision_id: DecisionId) -> Reservation:
+    def _release(self, decision_id: DecisionId, now_s: float, *, tpot_s: float | None = None) -> Reservation:
         reservation = self.ledger.release(decision_id)
+        if self.forecast is not None:
+            self.forecast.ended(reservation.decision, now_s, tpot_s=tpot_s)
         decision = reservation.decision
         self.health.ended(decision.decode_worker, decision_id)
         if decision.prefill_worker is not None:
@@ -282,11 +278,10 @@ class Router:
         return reservation
 
     def _finished(self, event: Finished) -> None:
-        reservation = self._release(event.decision_id)
-        decision, outcome = reservation.decision, event.outcome
-        if self.forecast is not None:
-            tpot_s = outcome.tpot_s if outcome.kind is OutcomeKind.OK else None
-            self.forecast.ended(decision, event.at_s, tpot_s=tpot_s)
+        outcome = event.outcome
+        tpot_s = outcome.tpot_s if outcome.kind is OutcomeKind.OK else None
+        reservation = self._release(event.decision_id, event.at_s, tpot_s=tpot_s)
+        decision = reservation.decision
         if event.blame is not None:
             self.health.failed(event.blame, event.at_s)
         elif outcome.kind is OutcomeKind.OK:

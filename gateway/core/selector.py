@@ -111,15 +111,9 @@ class Selector:
             return None
         prefill_pool = self._prefill_pool(ask, ask.exclude)
         decode = self._views_with_hits(decode_pool, hits, ask.now_s)
-        unplaced = Features(
-            isl_tokens=ask.estimate.isl_tokens,
-            prefill_isl_tokens=ask.estimate.isl_tokens,
-            decode_isl_tokens=ask.estimate.isl_tokens,
-            osl_tokens=ask.estimate.osl_tokens,
-        )
         forced = must_be_local(
             ask.facts,
-            unplaced,
+            ask.estimate.isl_tokens,
             block_tokens=decode[0].kv_block_tokens or self._policy.default_kv_block_tokens,
             has_prefiller=bool(prefill_pool),
             decode_ejected=False,
@@ -220,7 +214,7 @@ class Selector:
         block = decode.view.kv_block_tokens or self._policy.default_kv_block_tokens
         forced = must_be_local(
             ask.facts,
-            features,
+            features.isl_tokens,
             block_tokens=block,
             has_prefiller=prefill is not None,
             # One that splits by itself holds no other worker's KV back.
@@ -261,6 +255,7 @@ class Selector:
             cluster=choice.cluster,
             pinned=decode.pinned,
             features=chosen.features,
+            osl_predicted=ask.estimate.osl_predicted,
             outlook=chosen.outlook,
             prefill_hit_tokens=prefill.view.hit_tokens if prefill else 0,
             decode_hit_tokens=decode.view.hit_tokens,

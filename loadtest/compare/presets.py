@@ -5,7 +5,7 @@ less of everything, and is no claim.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from loadtest.compare.bounds import HEADLINE, Bound
@@ -56,25 +56,18 @@ _FULL = (
         measures_limits=True,
     ),
 )
+_QUICK_HEADLINE = Preset(
+    name="headline",
+    about="the headline's two places at a load of 100 %",
+    places=HEADLINE_PLACES,
+    loads=(1.0,),
+    bounds=HEADLINE,
+    effort=QUICK,
+    is_quick=True,
+)
 _QUICK = (
-    Preset(
-        name="headline",
-        about="the headline's two places at a load of 100 %",
-        places=HEADLINE_PLACES,
-        loads=(1.0,),
-        bounds=HEADLINE,
-        effort=QUICK,
-        is_quick=True,
-    ),
-    Preset(
-        name="bounds",
-        about="the headline's two places at a load of 100 %",
-        places=HEADLINE_PLACES,
-        loads=(1.0,),
-        bounds=HEADLINE,
-        effort=QUICK,
-        is_quick=True,
-    ),
+    _QUICK_HEADLINE,
+    replace(_QUICK_HEADLINE, name="bounds"),
     Preset(
         name="limits",
         about="the same with little traffic; other places are those that differ from home in one way",

@@ -16,11 +16,9 @@ from loadtest.compare.arms import Arm
 from loadtest.compare.cells import Place
 from loadtest.compare.traffic import Traffic
 from loadtest.compare.uncorrected import stop_correcting
-from loadtest.engine.presets import load_engine
 from loadtest.fleet.pools import parse_pools
 from loadtest.learning.simulated import SimulatedFleet
 from loadtest.simulator.dispatch import CoreDispatcher
-from loadtest.simulator.fleet import Member, core_dispatcher
 from loadtest.simulator.flight import Flight
 from loadtest.simulator.host import ScrapePlan, Simulation
 from loadtest.simulator.lengths import Lengths
@@ -45,17 +43,14 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedFleet(SimulatedFleet):
-    """A fleet whose gateway is told of lengths what the comparison says."""
+    """A fleet whose gateway may be kept from correcting its forecasts."""
 
-    lengths: Lengths = Lengths.ROLLING
     corrects: bool = True
 
     def dispatcher(self, policy: Policy, requests: Sequence[TraceRequest], *, seed: int) -> CoreDispatcher:
         """A gateway for this fleet."""
-        spec, _ = load_engine(self.engine)
-        members = [Member(name, role, spec) for name, role in self.pools.roles()]
-        workload = Workload(requests=tuple(requests))
-        core = core_dispatcher(policy, members, workload, self.slo, seed=seed, lengths=self.lengths)
+        # By name: a class with slots is made twice, and `super` without arguments finds the first.
+        core = SimulatedFleet.dispatcher(self, policy, requests, seed=seed)
         if not self.corrects:
             stop_correcting(core.router)
         return core

@@ -11,7 +11,6 @@ from functools import lru_cache
 import joblib
 import numpy as np
 
-from gateway.core.engine_costs import EngineCosts
 from gateway.core.forecast import FleetCosts
 from gateway.core.path.base import PathPolicy
 from gateway.core.path.price import PriceWeights
@@ -26,6 +25,7 @@ from loadtest.simulator.host import Simulation
 from loadtest.traces.loaders import load_workload
 from loadtest.traces.types import TraceRequest
 from loadtest.traces.workload import Workload
+from policy_store.costs.engine import engine_costs
 from policy_store.learn.prices import Score
 
 BASELINE = DynamoRule(mode=DynamoMode.ISL_OR_LOAD, prefill_busy_threshold=1.0)
@@ -119,14 +119,7 @@ def score_of(flights: Sequence[Flight], fleet: SimulatedFleet) -> Score:
 def fleet_costs(engine: str) -> FleetCosts:
     """The prices of a preset or an engine file, for both pools."""
     spec, table = load_engine(engine)
-    costs = EngineCosts(
-        table=table,
-        max_batched_tokens=spec.max_batched_tokens,
-        intake_s=spec.intake_s,
-        intake_token_s=spec.intake_token_s,
-        transfer_latency_s=spec.transfer_latency_s,
-        transfer_token_s=spec.kv_bytes_per_token / spec.transfer_bytes_per_s,
-    )
+    costs = engine_costs(spec, table)
     return FleetCosts(prefill=costs, decode=costs)
 
 

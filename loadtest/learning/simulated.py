@@ -23,6 +23,7 @@ from loadtest.simulator.dispatch import CoreDispatcher
 from loadtest.simulator.fleet import Member, core_dispatcher
 from loadtest.simulator.flight import Flight
 from loadtest.simulator.host import ScrapePlan, Simulation
+from loadtest.simulator.lengths import Lengths
 from loadtest.traces.types import TraceRequest
 from loadtest.traces.workload import Workload
 from policy_store.learn.environment import ServedRow
@@ -36,12 +37,15 @@ class SimulatedFleet:
     engine: str
     slo: SloTarget
     scrape: ScrapePlan = field(default_factory=ScrapePlan)
+    lengths: Lengths = Lengths.LIMIT
+    """What the gateway is told of the answers' lengths."""
 
     def dispatcher(self, policy: Policy, requests: Sequence[TraceRequest], *, seed: int) -> CoreDispatcher:
         """A gateway for this fleet, whose prefix index is bounded for such requests."""
         spec, _ = load_engine(self.engine)
         members = [Member(name, role, spec) for name, role in self.pools.roles()]
-        return core_dispatcher(policy, members, Workload(requests=tuple(requests)), self.slo, seed=seed)
+        workload = Workload(requests=tuple(requests))
+        return core_dispatcher(policy, members, workload, self.slo, seed=seed, lengths=self.lengths)
 
     def engines(self) -> list[Engine]:
         """Fresh engines, in the order of the fleet."""

@@ -5,16 +5,45 @@ emulator's (`loadtest.engine.engine_file`).
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import msgspec
 
 from gateway.core.engine_costs import EngineCosts
+from gateway.core.step_cost import CostTable
 from policy_store.costs.file import CostFile, to_table
 
 
 class EnginePriceError(ValueError):
     """A file that prices no engine; the message names it and what is wrong."""
+
+
+class Limits(Protocol):
+    """What must be known of an engine beside its table."""
+
+    @property
+    def max_batched_tokens(self) -> int:
+        """Token budget of one step."""
+
+    @property
+    def intake_s(self) -> float:
+        """Between a request's arrival and its place in the queue."""
+
+    @property
+    def intake_token_s(self) -> float:
+        """The same, per prompt token."""
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Size of a token's KV."""
+
+    @property
+    def transfer_bytes_per_s(self) -> float:
+        """Rate of a transfer; above 0."""
+
+    @property
+    def transfer_latency_s(self) -> float:
+        """Before a transfer's first byte."""
 
 
 class _Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +60,18 @@ class _Engine(msgspec.Struct, frozen=True, kw_only=True):
     costs: CostFile
 
 
+def engine_costs(limits: Limits, table: CostTable) -> EngineCosts:
+    """What an engine with these limits and prices takes."""
+    return EngineCosts(
+        table=table,
+        max_batched_tokens=limits.max_batched_tokens,
+        intake_s=limits.intake_s,
+        intake_token_s=limits.intake_token_s,
+        transfer_latency_s=limits.transfer_latency_s,
+        transfer_token_s=limits.kv_bytes_per_token / limits.transfer_bytes_per_s,
+    )
+
+
 def read_engine_costs(file: Path) -> EngineCosts:
     """What the engine of a file takes.
 
@@ -39,15 +80,7 @@ def read_engine_costs(file: Path) -> EngineCosts:
     """
     try:
         engine = msgspec.json.decode(file.read_bytes(), type=_Engine)
-        limits = engine.limits
-        return EngineCosts(
-            table=to_table(engine.costs),
-            max_batched_tokens=limits.max_batched_tokens,
-            intake_s=limits.intake_s,
-            intake_token_s=limits.intake_token_s,
-            transfer_latency_s=limits.transfer_latency_s,
-            transfer_token_s=limits.kv_bytes_per_token / limits.transfer_bytes_per_s,
-        )
+        return engine_costs(engine.limits, to_table(engine.costs))
     except OSError as error:
         raise EnginePriceError(f"cannot read engine file {file}: {error.strerror}") from error
     except (msgspec.MsgspecError, ValueError) as error:

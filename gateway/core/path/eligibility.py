@@ -6,17 +6,17 @@ which reason is shown.
 
 from dataclasses import replace
 
-from gateway.core.types import Decision, Features, Path, PathChoice, Reason, RequestFacts
+from gateway.core.types import Decision, Path, PathChoice, Reason, RequestFacts
 
 
 def must_be_local(  # noqa: PLR0911 (one line per rule, and words are made only for the one that applies)
-    facts: RequestFacts, features: Features, *, block_tokens: int, has_prefiller: bool, decode_ejected: bool
+    facts: RequestFacts, isl_tokens: int, *, block_tokens: int, has_prefiller: bool, decode_ejected: bool
 ) -> PathChoice | None:
     """The forced local choice, or None where a policy may decide.
 
     Args:
         facts: the request.
-        features: its token estimates.
+        isl_tokens: its estimated prompt length.
         block_tokens: tokens in one KV block of the decode worker.
         has_prefiller: whether a healthy prefill worker other than the decode worker exists.
         decode_ejected: whether the decode worker is asked only because too few well ones are left. If it fails,
@@ -24,7 +24,6 @@ def must_be_local(  # noqa: PLR0911 (one line per rule, and words are made only 
     """
     # One prefill's KV is single use; the decode worker never sees the prompt's logits (vllm-ascend#13363); only
     # whole blocks are transferred (wire.md 3.1).
-    isl = features.isl_tokens
     if not facts.endpoint.disaggregates:
         return _local(Reason.RULE_ENDPOINT, f"{facts.endpoint} has no prefill hand-off")
     if facts.choices > 1:
@@ -35,8 +34,8 @@ def must_be_local(  # noqa: PLR0911 (one line per rule, and words are made only 
         return _local(Reason.RULE_PROMPT_LOGPROBS, "prompt logprobs need the prompt's own forward pass")
     if facts.echo_logprobs:
         return _local(Reason.RULE_ECHO_LOGPROBS, "echo with logprobs needs the prompt's own forward pass")
-    if isl < block_tokens:
-        return _local(Reason.RULE_UNDER_ONE_BLOCK, f"{isl} prompt tokens fill no KV block of {block_tokens}")
+    if isl_tokens < block_tokens:
+        return _local(Reason.RULE_UNDER_ONE_BLOCK, f"{isl_tokens} prompt tokens fill no KV block of {block_tokens}")
     if not has_prefiller:
         return _local(Reason.RULE_NO_PREFILLER, "no healthy prefill worker")
     if decode_ejected:

@@ -4,7 +4,7 @@ import pytest
 
 from gateway.core.path.eligibility import must_be_local, without_prefill
 from gateway.core.types import Path, PathChoice, Reason
-from tests.core.factories import decision, facts, features
+from tests.core.factories import decision, facts
 
 
 def forced(
@@ -17,7 +17,7 @@ def forced(
 ) -> PathChoice | None:
     return must_be_local(
         facts(**about),
-        features(isl),
+        isl,
         block_tokens=block_tokens,
         has_prefiller=has_prefiller,
         decode_ejected=decode_ejected,
