@@ -31,6 +31,7 @@ def request_body(options: LoadOptions, request: TraceRequest, text: str) -> byte
     )
     return msgspec.json.encode(
         {
+            **options.body_members,
             "model": options.model,
             **prompt,
             "max_tokens": request.output_tokens,

@@ -3,7 +3,8 @@
 The rule of this module: data only; everything that a run depends on is here or in its trace.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from gateway.core.types import Endpoint
 
@@ -31,3 +32,5 @@ class LoadOptions:
     api_key: str | None = None
     session_header: str | None = None
     """Header that carries the session of requests that have one."""
+    body_members: Mapping[str, object] = field(default_factory=dict)
+    """Members of every request's JSON beside those that the load needs, which these do not replace."""

@@ -1,10 +1,12 @@
 import asyncio
+import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import cast
 
 import pytest
 
-from loadtest.client.attempt import Attempt
+from loadtest.client.attempt import Attempt, request_body
 from loadtest.client.http import ConnectError, HttpClient, Sink
 from loadtest.client.options import LoadOptions
 from loadtest.client.records import Record
@@ -104,3 +106,9 @@ async def test_a_cancelled_attempt_passes_the_cancellation_on() -> None:
         await attempt.run(cast("HttpClient", Played((11.0, sent), (11.0, cancel))), "/", b"")
     assert attempt.record().cancelled
     assert attempt.record().e2e_s == 1.0
+
+
+def test_members_of_the_body_are_added_and_replace_none_that_the_load_needs() -> None:
+    options = replace(OPTIONS, body_members={"temperature": 0, "max_tokens": 1, "model": "other"})
+    sent = json.loads(request_body(options, REQUEST, "hello"))
+    assert sent == json.loads(request_body(OPTIONS, REQUEST, "hello")) | {"temperature": 0}
