@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gateway.core.output_length.features import FEATURE_VERSION, FEATURES, FeatureSpec, Level
+from gateway.core.output_length.own_line import OwnLine
 from gateway.core.output_length.predictor import Head, Line, OutputLengthModel
 from gateway.core.output_length.terms import LAYOUT, TextScore
 from gateway.core.output_length.trees import NotFiniteTree, TreeError
@@ -48,11 +49,22 @@ class LineModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slope: float
 
 
+class OwnLineModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A language model's own line."""
+
+    intercept: float
+    slope: float
+    weights: tuple[float, float, float]
+    centers: tuple[float, float, float]
+
+
 class HeadModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One question: its lines, and its trees' file by hash."""
 
     start: LineModel
     end: LineModel
+    own: dict[str, OwnLineModel]
+    """By language model."""
     trees: str
     """Name of the UBJSON file beside this one."""
     sha256: str
@@ -63,7 +75,6 @@ class LevelModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     log_tokens: float
     spread: float
-    log_scale: float = 0.0
 
 
 class TextModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -79,7 +90,7 @@ class TextModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class OutputLengthFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The predictor. `provenance` says what it was learned from, for people."""
 
-    format: Literal[1] = 1
+    format: Literal[2] = 2
     kind: Literal["output-length"] = "output-length"
     feature_version: int = FEATURE_VERSION
     features: tuple[str, ...] = FEATURES
@@ -116,10 +127,15 @@ def write_output_length(trained: Trained, folder: Path, *, provenance: dict[str,
 def encode_output_length(trained: Trained, *, provenance: dict[str, str]) -> dict[str, bytes]:
     """A predictor's `FILES` by name."""
     model = trained.model
+    names = {float(level.number): name for name, level in model.spec.models.items()}
     contents = dict(zip(FILES[1:], trained.boosters, strict=True))
     heads = {
         name: HeadModel(
-            start=_line(head.start), end=_line(head.end), trees=file, sha256=sha256(contents[file]).hexdigest()
+            start=_line(head.start),
+            end=_line(head.end),
+            own={names[number]: _own_line(own) for number, own in head.own.items()},
+            trees=file,
+            sha256=sha256(contents[file]).hexdigest(),
         )
         for name, head, file in zip(HEADS, _heads(model), FILES[1:], strict=True)
     }
@@ -174,9 +190,10 @@ def decode_output_length(contents: Mapping[str, bytes], *, where: str = "") -> O
         raise OutputLengthFileError(BundleFault.FILES, f"{where}{', '.join(missing)} is missing")
     content = _decode(contents[FILE], where)
     try:
-        medium, longer, length = (_read_head(content.heads[name], contents) for name in HEADS)
+        spec = _read_spec(content)
+        medium, longer, length = (_read_head(content.heads[name], contents, spec) for name in HEADS)
         return OutputLengthModel(
-            spec=_read_spec(content),
+            spec=spec,
             at_least_medium=medium,
             at_least_long=longer,
             log_length=length,
@@ -218,17 +235,17 @@ def _read(path: Path) -> bytes:
 def _read_spec(content: OutputLengthFile) -> FeatureSpec:
     _check_finite("tenants", content.tenants.values())
     return FeatureSpec(
-        models={name: _read_level(level) for name, level in content.models.items()},
+        models={name: _read_level(content.models[name], number) for number, name in enumerate(sorted(content.models))},
         unknown=_read_level(content.unknown),
         tenants={int(tenant): score for tenant, score in content.tenants.items()},
         text=None if content.text is None else _read_text(content.text),
     )
 
 
-def _read_level(level: LevelModel) -> Level:
-    if not (all(map(isfinite, (level.log_tokens, level.spread, level.log_scale))) and level.spread > 0.0):
+def _read_level(level: LevelModel, number: int = -1) -> Level:
+    if not (isfinite(level.log_tokens) and isfinite(level.spread) and level.spread > 0.0):
         raise ValueError("levels must be finite, and their spread above zero")
-    return Level(log_tokens=level.log_tokens, spread=level.spread, log_scale=level.log_scale)
+    return Level(log_tokens=level.log_tokens, spread=level.spread, number=number)
 
 
 def _read_text(text: TextModel) -> TextScore:
@@ -245,7 +262,7 @@ def _read_text(text: TextModel) -> TextScore:
     )  # fmt: skip
 
 
-def _read_head(head: HeadModel, contents: Mapping[str, bytes]) -> Head:
+def _read_head(head: HeadModel, contents: Mapping[str, bytes], spec: FeatureSpec) -> Head:
     data = contents.get(head.trees)
     if data is None:
         raise ValueError(f"{head.trees!r} is not the name of a file beside it")
@@ -254,13 +271,24 @@ def _read_head(head: HeadModel, contents: Mapping[str, bytes]) -> Head:
     trees = read_booster(data)
     if trees.features != len(FEATURES):
         raise TreeError(f"{head.trees} takes {trees.features} features instead of {len(FEATURES)}")
-    return Head(start=_read_line(head.start), trees=trees, end=_read_line(head.end))
+    strangers = head.own.keys() - spec.models.keys()
+    if strangers:
+        raise ValueError(f"{', '.join(sorted(strangers))} has a line of its own but no level")
+    own = {float(spec.models[name].number): _read_own_line(line) for name, line in head.own.items()}
+    return Head(start=_read_line(head.start), trees=trees, end=_read_line(head.end), own=own)
 
 
 def _read_line(line: LineModel) -> Line:
     if not (isfinite(line.intercept) and isfinite(line.slope) and line.slope > 0.0):
         raise ValueError("a line must be finite, and its slope above zero")
     return Line(intercept=line.intercept, slope=line.slope)
+
+
+def _read_own_line(line: OwnLineModel) -> OwnLine:
+    _check_finite("a model's own line", (line.intercept, line.slope, *line.weights, *line.centers))
+    if line.slope <= 0.0:
+        raise ValueError("a model's own line must have a slope above zero")
+    return OwnLine(intercept=line.intercept, slope=line.slope, weights=line.weights, centers=line.centers)
 
 
 def _table(data: bytes) -> npt.NDArray[np.float32]:
@@ -284,8 +312,14 @@ def _line(line: Line) -> LineModel:
     return LineModel(intercept=line.intercept, slope=line.slope)
 
 
+def _own_line(line: OwnLine) -> OwnLineModel:
+    return OwnLineModel(
+        intercept=line.intercept, slope=line.slope, weights=line.weights, centers=line.centers
+    )  # fmt: skip
+
+
 def _level(level: Level) -> LevelModel:
-    return LevelModel(log_tokens=level.log_tokens, spread=level.spread, log_scale=level.log_scale)
+    return LevelModel(log_tokens=level.log_tokens, spread=level.spread)
 
 
 def _text(text: TextScore) -> TextModel:

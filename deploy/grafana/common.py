@@ -16,6 +16,7 @@ MODEL = LabelVariable(name="model", title="Model", metric=metrics.REQUESTS.full_
 SLO = LabelVariable(name="slo", title="SLO class", metric=metrics.SLO_ATTAINED.full_name, label="slo")
 
 QUANTILES = (0.5, 0.9, 0.99)
+QUARTER = 6
 THIRD = 8
 HALF = 12
 FULL = 24
@@ -80,12 +81,13 @@ def levels(
     unit: Unit = Unit.COUNT,
     *,
     operator: str,
+    width: int = THIRD,
     thresholds: Thresholds = Thresholds(),  # noqa: B008 (frozen)
     maximum: float | None = None,
 ) -> Panel:
     """A gauge, one line for each value of a label; `operator` joins gateways, `max` or `sum`."""
     query = Query(expr=aggregate(operator, select(gauge), (label,)), legend=f"{{{{{label}}}}}")
-    return graph(title, description, unit, query, thresholds=thresholds, maximum=maximum)
+    return graph(title, description, unit, query, width=width, thresholds=thresholds, maximum=maximum)
 
 
 def table(title: str, description: str, labels: Mapping[str, str], *columns: Column, width: int) -> Panel:

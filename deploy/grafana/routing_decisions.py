@@ -1,13 +1,15 @@
 """The dashboard *Tidegate routing decisions*: where requests go, why, and whether the reasons held.
 
-The rule of this module: choices come first, then how good their inputs were (prefix hits, samples), then what they
-did to the workers, then the gateway's own health.
+The rule of this module: choices come first, then how good their inputs were (prefix hits, prices, output lengths), then
+what they did to the workers, then the gateway's own health.
 """
 
 from deploy.grafana.common import (
     BREAKER_STATES,
+    HALF,
     INSTANCE,
     MODEL,
+    QUARTER,
     THIRD,
     graph,
     graphs,
@@ -28,7 +30,7 @@ from deploy.grafana.model import (
     Thresholds,
     Unit,
 )
-from deploy.grafana.promql import WINDOW, aggregate, increase, mean, rate, select, total
+from deploy.grafana.promql import WINDOW, aggregate, increase, mean, quantile, rate, select, total
 from gateway.telemetry import metrics
 
 ENGINE_HITS = "vllm:prefix_cache_hits_total"
@@ -41,6 +43,16 @@ KV_COLOURS = Thresholds(
     steps=(Threshold(value=0.9, colour=Colour.WARNING), Threshold(value=0.95, colour=Colour.BAD)),
     show_lines=True,
 )
+MISPRICED_BELOW, MISPRICED_ABOVE = 0.67, 1.5
+"""Price ratios beyond which prices are off; the same numbers warn in `deploy/prometheus/rules.yml`."""
+PRICE_COLOURS = Thresholds(
+    base=Colour.WARNING,
+    steps=(
+        Threshold(value=MISPRICED_BELOW, colour=Colour.GOOD),
+        Threshold(value=MISPRICED_ABOVE, colour=Colour.WARNING),
+    ),
+    show_lines=True,
+)
 LAG_COLOURS = Thresholds(base=Colour.GOOD, steps=(Threshold(value=0.1, colour=Colour.BAD),), show_lines=True)
 
 
@@ -51,7 +63,7 @@ def build() -> Dashboard:
         title="Tidegate routing decisions",
         description="Paths, workers and reasons of Tidegate's decisions, and the signals that they were made from.",
         variables=(INSTANCE, MODEL),
-        rows=(_choices(), _inputs(), _failures(), _workers(), _balance(), _gateway()),
+        rows=(_choices(), _inputs(), _predictions(), _failures(), _workers(), _balance(), _gateway()),
     )
 
 
@@ -111,6 +123,32 @@ def _inputs() -> Row:
             "Prefill leg",
             "How long prefill workers took to answer, for requests on the remote path. It is a part of their TTFT.",
             metrics.PREFILL_LEG,
+        ),
+    )
+
+
+def _predictions() -> Row:
+    per_worker = aggregate("avg", select(metrics.WORKER_PRICE_RATIO), ("worker", "phase"))
+    shares = (0.1, 0.5, 0.9)
+    return graphs(
+        graph(
+            "Prices: taken over expected",
+            "What each worker's prefills and decode steps took of late over what its engine file or the bundle says: "
+            "1 is as priced. Outside the dashed lines calibrate again. Needs prices: routing.engines, or a bundle that "
+            "has them.",
+            Unit.TIMES,
+            Query(expr=per_worker, legend="{{worker}}: {{phase}}"),
+            width=HALF,
+            thresholds=PRICE_COLOURS,
+        ),
+        graph(
+            "Output length: predicted over actual",
+            "Of whole answers whose length the output-length model predicted: 1 is as predicted, and eight of ten lie "
+            "between p10 and p90. A p50 that leaves 1 means that the answers have changed: train again. Needs a bundle "
+            "with a predictor.",
+            Unit.TIMES,
+            *(Query(expr=quantile(share, metrics.OUTPUT_LENGTH), legend=f"p{share * 100:g}") for share in shares),
+            width=HALF,
         ),
     )
 
@@ -215,6 +253,7 @@ def _gateway() -> Row:
             "stat",
             Unit.SECONDS,
             operator="max",
+            width=QUARTER,
             thresholds=LAG_COLOURS,
         ),
         graph(
@@ -223,12 +262,22 @@ def _gateway() -> Row:
             Unit.EVENTS_PER_S,
             Query(expr=rate(metrics.DECISION_LOG_RECORDS), legend="written"),
             Query(expr=rate(metrics.DECISION_LOG_DROPPED), legend="lost"),
+            width=QUARTER,
         ),
         table(
             "Policy in force",
             "How many gateways run which version of which policy; more than one line is a roll-out under way.",
             {"policy": "Policy", "version": "Version"},
             Column(title="Gateways", expr=total(select(metrics.POLICY_INFO), ("policy", "version"))),
-            width=THIRD,
+            width=QUARTER,
+        ),
+        graph(
+            "Policies refused",
+            "How often the store's active bundle was refused, by what is wrong with it; the policy in force stayed. A "
+            "flat zero is good.",
+            Unit.COUNT,
+            Query(expr=increase(metrics.POLICY_REFUSED, by=("reason",), window=WINDOW), legend="{{reason}}"),
+            width=QUARTER,
+            is_stacked=True,
         ),
     )

@@ -6,6 +6,7 @@ clock. Events of one request name its decision; an event about an unknown decisi
 
 from dataclasses import dataclass
 
+from gateway.core.record import record
 from gateway.core.types import DecisionId, Outcome, WorkerId, WorkerSample, WorkerSpec
 
 
@@ -33,7 +34,7 @@ class WorkerDraining:
     worker_id: WorkerId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class WorkerSampled:
     """A worker's metrics were scraped."""
 
@@ -53,7 +54,7 @@ class WorkerProbed:
     """It failed because no answer came in time, which a busy worker may do too."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Dispatched:
     """The first leg of a decision was accepted by its worker's socket."""
 
@@ -61,7 +62,7 @@ class Dispatched:
     decision_id: DecisionId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Prefilled:
     """The prefill leg of a remote path ended well; the decode leg starts now."""
 
@@ -79,7 +80,7 @@ class PrefillLost:
     """The prefill worker, where the failure counts against it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class FirstToken:
     """The first content of the answer arrived."""
 
@@ -87,7 +88,7 @@ class FirstToken:
     decision_id: DecisionId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Finished:
     """The request ended; its reservation is released. Sent exactly once per decision that was not aborted."""
 

@@ -5,18 +5,18 @@ the model's calibrated ratio; token ids are exact.
 """
 
 import math
-from dataclasses import dataclass
 
 from gateway.core.calibration import Calibration
 from gateway.core.output_length.carried import predicted_tokens
 from gateway.core.output_length.predictor import OutputLengthModel
+from gateway.core.record import record
 from gateway.core.types import RequestFacts
 
 BYTES_PER_TOKEN_ID = 4
 """Block hashes over token ids take each id as four bytes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Estimate:
     """One request in tokens."""
 

@@ -24,18 +24,17 @@ class WorkerState:
     """As last built, with no hit; None where something that it was built from has changed."""
     rests_on: WorkerSample | None = None
     """The sample that `view` was built from."""
+    kv_block_tokens: int | None = None
+    """Tokens per KV block, as configured or as scraped."""
+    kv_capacity_tokens: int | None = None
+    """KV cache size in tokens; None until block size and count are known."""
 
-    @property
-    def kv_block_tokens(self) -> int | None:
-        """Tokens per KV block, as configured or as scraped."""
-        return self.spec.kv_block_tokens or (self.sample.kv_block_tokens if self.sample else None)
-
-    @property
-    def kv_capacity_tokens(self) -> int | None:
-        """KV cache size in tokens; None until block size and count are known."""
-        blocks = self.spec.kv_total_blocks or (self.sample.kv_total_blocks if self.sample else None)
-        size = self.kv_block_tokens
-        return None if blocks is None or size is None else blocks * size
+    def measure(self) -> None:
+        """Find out anew how large its KV cache is."""
+        spec, sample = self.spec, self.sample
+        size = self.kv_block_tokens = spec.kv_block_tokens or (sample.kv_block_tokens if sample else None)
+        blocks = spec.kv_total_blocks or (sample.kv_total_blocks if sample else None)
+        self.kv_capacity_tokens = None if blocks is None or size is None else blocks * size
 
     def fresh_sample(self, now_s: float, max_age_s: float) -> WorkerSample | None:
         """The last sample, if it is young enough to be used."""
@@ -73,6 +72,7 @@ class FleetState:
         if state is None:
             state = self._states[spec.worker_id] = WorkerState(spec)
         state.spec = spec
+        state.measure()
         state.view = None
         self.version += 1
         return state
@@ -82,20 +82,25 @@ class FleetState:
         self._states.pop(worker_id, None)
         self.version += 1
 
-    def sampled(self, worker_id: WorkerId, sample: WorkerSample) -> None:
-        """Keep a worker's newest sample."""
+    def sampled(self, worker_id: WorkerId, sample: WorkerSample) -> bool:
+        """Keep a worker's newest sample; True where its KV cache turns out to be of another size."""
         state = self._states.get(worker_id)
         if state is None:
-            return
+            return False
         tally, before = self._ledger.tally(worker_id), state.sample
         state.sample = sample
-        seen = before is not None and before is state.rests_on and sample.says_the_same_as(before)
-        if seen and tally == state.tally_at_sample:
+        same = before is not None and sample.says_the_same_as(before)
+        if same and before is state.rests_on and tally == state.tally_at_sample:
             # An idle worker says the same every time.
             state.rests_on = sample
-            return
+            return False
         state.view = None
-        state.tally_at_sample = Tally(tally.requests, tally.prefill_tokens, tally.kv_tokens)
+        state.tally_at_sample = tally.copy()
+        if same:
+            return False
+        capacity_tokens = state.kv_capacity_tokens
+        state.measure()
+        return state.kv_capacity_tokens != capacity_tokens
 
     def use_samples_for(self, max_age_s: float) -> None:
         """Change the age up to which a sample is used."""
@@ -129,23 +134,26 @@ class FleetState:
         sample = state.fresh_sample(now_s, self.sample_max_age_s)
         if sample is not None:
             self._views_end_s = min(self._views_end_s, sample.at_s + self.sample_max_age_s)
-        state.view = self._build(state, self._ledger.tally(state.spec.worker_id), sample)
+        state.view = view = self._build(state, self._ledger.tally(state.spec.worker_id), sample)
         state.rests_on = sample
-        return state.view
+        return view
 
     @staticmethod
     def _build(state: WorkerState, tally: Tally, sample: WorkerSample | None) -> WorkerView:
         spec = state.spec
         capacity = state.kv_capacity_tokens
-        kv_tokens = _kv_tokens(state, tally, sample, capacity)
+        kv_tokens, resident_kv_tokens = _kv_tokens(state, tally, sample, capacity)
+        requests, resident_requests = _requests(state, tally, sample)
         return WorkerView(
             worker_id=spec.worker_id,
             role=spec.role,
-            inflight_requests=_requests(state, tally, sample),
+            inflight_requests=requests,
+            resident_requests=resident_requests,
             prefill_tokens=tally.prefill_tokens,
             kv_tokens=kv_tokens,
             kv_capacity_tokens=capacity,
             kv_used_ratio=_kv_ratio(kv_tokens, capacity, sample),
+            kv_resident_ratio=_kv_ratio(resident_kv_tokens, capacity, sample),
             queue_depth=None if sample is None else sample.waiting,
             hit_tokens=0,
             max_batched_tokens=spec.max_batched_tokens,
@@ -153,18 +161,24 @@ class FleetState:
         )
 
 
-def _requests(state: WorkerState, tally: Tally, sample: WorkerSample | None) -> int:
+def _requests(state: WorkerState, tally: Tally, sample: WorkerSample | None) -> tuple[int, int]:
+    """All in flight, and those of which something is here."""
+    here = tally.requests - tally.awaited_requests
     if sample is None or sample.running is None:
-        return tally.requests
-    since = tally.requests - state.tally_at_sample.requests
-    return max(tally.requests, sample.running + (sample.waiting or 0) + since)
+        return tally.requests, here
+    before, seen = state.tally_at_sample, sample.running + (sample.waiting or 0)
+    here_then = before.requests - before.awaited_requests
+    return max(tally.requests, seen + tally.requests - before.requests), max(here, seen + here - here_then)
 
 
-def _kv_tokens(state: WorkerState, tally: Tally, sample: WorkerSample | None, capacity: int | None) -> int:
+def _kv_tokens(state: WorkerState, tally: Tally, sample: WorkerSample | None, capacity: int | None) -> tuple[int, int]:
+    """All that is held or reserved, and that without what is reserved for KV which is not on its way yet."""
+    here = tally.kv_tokens - tally.awaited_kv_tokens
     if sample is None or sample.kv_used_ratio is None or capacity is None:
-        return tally.kv_tokens
-    since = tally.kv_tokens - state.tally_at_sample.kv_tokens
-    return max(tally.kv_tokens, int(sample.kv_used_ratio * capacity) + since)
+        return tally.kv_tokens, here
+    before, seen = state.tally_at_sample, int(sample.kv_used_ratio * capacity)
+    here_then = before.kv_tokens - before.awaited_kv_tokens
+    return max(tally.kv_tokens, seen + tally.kv_tokens - before.kv_tokens), max(here, seen + here - here_then)
 
 
 def _kv_ratio(kv_tokens: int, capacity: int | None, sample: WorkerSample | None) -> float | None:

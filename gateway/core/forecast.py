@@ -7,11 +7,16 @@ its expectations were off is learned per worker and corrected for; the same figu
 from dataclasses import dataclass, field
 
 from gateway.core.backlog import CORRECTION_BOUND, Backlog
+from gateway.core.calibration import MAX_OUTPUT_TOKENS, DecayedRatio
 from gateway.core.engine_costs import EngineCosts
 from gateway.core.types import Decision, DecisionId, Outlook, Path, Role, WorkerId, WorkerView
 
 MEMORY_ANSWERS = 64
 """About so many of the last answers make the correction of decode steps."""
+PRIOR_OSL_TOKENS, PRIOR_ANSWERS = 256.0, 10.0
+"""How long answers are thought to be before any was seen, and how many answers that is worth."""
+OSL_DECAY = 0.995
+"""Per answer: about the last 200 make the mean length."""
 LOCAL_MEMORY_S = 10.0
 """Over about so long is counted what share of a decode worker's time local prefills take."""
 MOST_LOCAL_SHARE = 0.9
@@ -36,7 +41,7 @@ class WorkerForecast:
 
     backlog: Backlog = field(default_factory=Backlog)
     decode_correction: float = 1.0
-    """What output tokens took of late over what they were predicted to take."""
+    """What output tokens took of late over what they are priced at."""
     local_share: float = 0.0
     """Share of its time that local prefills took of late, as of `local_at_s`."""
     local_at_s: float = 0.0
@@ -56,23 +61,42 @@ class WorkerForecast:
         """What a token takes where a step takes `step_s` and local prefills take their share."""
         return step_s / (1.0 - min(MOST_LOCAL_SHARE, self.local_share_at(now_s)))
 
-    def saw_tpot(self, predicted_s: float, observed_s: float) -> None:
-        """An answer ended."""
-        off = observed_s / predicted_s - 1.0
-        moved = self.decode_correction * (1.0 + off / MEMORY_ANSWERS)
+    def saw_tpot(self, priced_s: float, observed_s: float) -> None:
+        """An answer ended, whose tokens were expected to take `priced_s` each before any correction.
+
+        What is held against the answer must not be corrected itself: answers end many seconds after they were
+        predicted, and a correction that is driven by errors so old swings ever further.
+        """
+        moved = self.decode_correction + (observed_s / priced_s - self.decode_correction) / MEMORY_ANSWERS
         self.decode_correction = min(CORRECTION_BOUND, max(1.0 / CORRECTION_BOUND, moved))
+
+
+@dataclass(frozen=True, slots=True)
+class _Promise:
+    """What was expected of a request that is under way."""
+
+    outlook: Outlook
+    priced_tpot_s: float
+    """Its TPOT before it was corrected."""
 
 
 _UNKNOWN = WorkerForecast()
 
 
 class Forecast:
-    """Expectations by worker, corrected by what was seen."""
+    """Expectations by worker, corrected by what was seen.
+
+    Attributes:
+        costs: the engines' prices.
+        mean_osl_tokens: the mean length of the last answers, of whatever model and worker.
+    """
 
     def __init__(self, costs: FleetCosts) -> None:
         self.costs = costs
         self._workers: dict[WorkerId, WorkerForecast] = {}
-        self._promised: dict[DecisionId, Outlook] = {}
+        self._promised: dict[DecisionId, _Promise] = {}
+        self._osl = DecayedRatio(PRIOR_OSL_TOKENS * PRIOR_ANSWERS, PRIOR_ANSWERS, OSL_DECAY)
+        self.mean_osl_tokens = PRIOR_OSL_TOKENS
 
     def of(self, worker_id: WorkerId) -> WorkerForecast:
         """One worker's expectations, to be read; nothing is known of a new one."""
@@ -139,10 +163,10 @@ class Forecast:
         outlook = decision.outlook
         if outlook is None:
             return
-        self._promised[decision.decision_id] = outlook
         place = self._own(decision.prefill_worker or decision.decode_worker)
         place.backlog.add(decision.decision_id, outlook.prefill_s / place.backlog.correction, now_s)
         decode = self._own(decision.decode_worker)
+        self._promised[decision.decision_id] = _Promise(outlook, outlook.tpot_s / decode.decode_correction)
         decode.last_path = decision.path
         if decision.path is Path.LOCAL:
             decode.add_local(outlook.stall_s, now_s)
@@ -155,12 +179,18 @@ class Forecast:
 
     def ended(self, decision: Decision, now_s: float, tpot_s: float | None) -> None:
         """The request is over; `tpot_s` is what it had, where it went well and made enough tokens to tell."""
-        outlook = self._promised.pop(decision.decision_id, None)
-        if outlook is None:
+        promise = self._promised.pop(decision.decision_id, None)
+        if promise is None:
             return
         self._own(decision.prefill_worker or decision.decode_worker).backlog.drop(decision.decision_id, now_s)
-        if tpot_s is not None and outlook.tpot_s > 0:
-            self._own(decision.decode_worker).saw_tpot(outlook.tpot_s, tpot_s)
+        if tpot_s is not None and promise.priced_tpot_s > 0:
+            self._own(decision.decode_worker).saw_tpot(promise.priced_tpot_s, tpot_s)
+
+    def answered(self, output_tokens: int) -> None:
+        """An answer of so many tokens ended well; a count that no engine can have made is not believed."""
+        if 0 <= output_tokens <= MAX_OUTPUT_TOKENS:
+            self._osl.add(output_tokens, 1.0)
+            self.mean_osl_tokens = self._osl.value
 
     def _own(self, worker_id: WorkerId) -> WorkerForecast:
         known = self._workers.get(worker_id)

@@ -8,7 +8,8 @@ Source: Thaler and Ravishankar, "Using name-based mappings to increase hit rates
 from collections.abc import Iterable
 from functools import lru_cache
 from hashlib import blake2b
-from typing import TypeVar
+from struct import Struct
+from typing import NamedTuple, TypeVar
 
 _MASK = (1 << 64) - 1
 _T = TypeVar("_T", bound=str)
@@ -36,15 +37,37 @@ def rank_of(key_hash: int, member: str) -> int:
     return mix64(key_hash ^ _member_hash(member))
 
 
+class _Lanes(NamedTuple):
+    """Members as one long integer: the hash of each in the lower half of a lane of its own, of 128 bits."""
+
+    hashes: int
+    ones: int
+    """1 in every lane: a factor that puts 64 bits into all of them."""
+    lower: int
+    """The lower half of every lane."""
+    layout: Struct
+
+
+@lru_cache(maxsize=64)
+def _lanes_of(members: tuple[str, ...]) -> _Lanes:
+    places = range(0, 128 * len(members), 128)
+    ones = sum(1 << place for place in places)
+    hashes = sum(_member_hash(member) << place for member, place in zip(members, places, strict=True))
+    return _Lanes(hashes, ones, _MASK * ones, Struct(f"<{2 * len(members)}Q"))
+
+
 def ranks_of(key_hash: int, members: Iterable[str]) -> list[int]:
-    """`rank_of` for many members at once: written out, for a decision may rank a whole pool."""
-    ranks = []
-    for member in members:
-        value = ((key_hash ^ _member_hash(member)) + 0x9E3779B97F4A7C15) & _MASK
-        value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-        value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-        ranks.append(value ^ (value >> 31))
-    return ranks
+    """`rank_of` for many members, for a decision may rank a whole pool.
+
+    A pool stays the same for long, so it is laid out once, and each operation of `mix64` is done on all lanes at once:
+    a product of two halves fits into its lane, and what a shift brings in from the next one is in the upper half.
+    """
+    hashes, ones, lower, layout = _lanes_of(tuple(members))
+    value = ((hashes ^ key_hash * ones) + 0x9E3779B97F4A7C15 * ones) & lower
+    value = ((value ^ (value >> 30 & lower)) * 0xBF58476D1CE4E5B9) & lower
+    value = ((value ^ (value >> 27 & lower)) * 0x94D049BB133111EB) & lower
+    value ^= value >> 31 & lower
+    return list(layout.unpack(value.to_bytes(layout.size, "little"))[::2])
 
 
 def rendezvous(key: str, members: Iterable[_T]) -> _T | None:

@@ -32,6 +32,14 @@ class Tally:
     requests: int = 0
     prefill_tokens: int = 0
     kv_tokens: int = 0
+    awaited_requests: int = 0
+    """Of `requests` those whose prefill another worker has yet to end: nothing of them is here."""
+    awaited_kv_tokens: int = 0
+    """Of `kv_tokens` theirs."""
+
+    def copy(self) -> "Tally":
+        """The sums as they are now; spelled out, for every scrape of a busy worker takes one."""
+        return Tally(self.requests, self.prefill_tokens, self.kv_tokens, self.awaited_requests, self.awaited_kv_tokens)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -155,6 +163,7 @@ class Ledger:
         if worker_id != reservation.decision.decode_worker:
             tally.requests += 1
             tally.kv_tokens += reservation.decision.features.isl_tokens
+            self._await(reservation, 1)
 
     def _give_back_prefill(self, reservation: Reservation) -> None:
         worker_id = reservation.prefill_worker
@@ -167,8 +176,17 @@ class Ledger:
             tally.requests -= 1
             tally.kv_tokens -= reservation.decision.features.isl_tokens
             self._settle(worker_id)
+            self._await(reservation, -1)
         reservation.prefill_worker = None
         reservation.prefill_tokens = 0
+
+    def _await(self, reservation: Reservation, sign: int) -> None:
+        """The decode worker awaits its KV from now on (1), or no longer (-1)."""
+        worker_id = reservation.decision.decode_worker
+        decode = self._tallies[worker_id]
+        self.touched.add(worker_id)
+        decode.awaited_requests += sign
+        decode.awaited_kv_tokens += sign * reservation.kv_tokens
 
     def _settle(self, worker_id: WorkerId) -> None:
         # An idle worker needs no tally; workers come and go, so none is kept for those that left.

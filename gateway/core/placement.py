@@ -13,6 +13,7 @@ from typing import cast
 
 from gateway.core.hashing import hash64, ranks_of
 from gateway.core.path.base import PolicyError
+from gateway.core.record import record
 from gateway.core.types import Candidate, WorkerView
 
 MAX_CANDIDATES = 4
@@ -25,7 +26,7 @@ DYNAMO_BLOCK_TOKENS = 16
 """Where a worker does not say how long its blocks are; vLLM's default."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Pool:
     """The workers of one pool as one request sees them."""
 
@@ -67,7 +68,7 @@ def few_requests(pool: Pool) -> Scores:
 
 def kv_free(pool: Pool) -> Scores:
     """1.0: the KV cache is empty."""
-    return [None if (used := view.kv_used_ratio) is None else max(0.0, 1.0 - used) for view in pool.views]
+    return [None if (used := view.kv_used_ratio) is None else 1.0 - used if used < 1.0 else 0.0 for view in pool.views]
 
 
 def queue_free(pool: Pool) -> Scores:
@@ -158,19 +159,27 @@ class Placement:
 
 def _weighted_means(columns: Sequence[tuple[str, float, Scores]], workers: int) -> list[float]:
     """By worker; a score that is missing is left out of its mean."""
-    totals, weights, common = [0.0] * workers, [0.0] * workers, 0.0
+    totals: list[float] | None = None
+    weights: list[float] | None = None
+    common = 0.0
     for _, weight, scores in columns:
         if None in scores:
+            totals, weights = totals or [0.0] * workers, weights or [0.0] * workers
             for place, score in enumerate(scores):
                 if score is not None:
                     totals[place] += weight * score
                     weights[place] += weight
         else:
             whole = cast("Sequence[float]", scores)
-            totals = [total + weight * score for total, score in zip(totals, whole, strict=True)]
+            if totals is None:
+                totals = [weight * score for score in whole]
+            else:
+                totals = [total + weight * score for total, score in zip(totals, whole, strict=True)]
             common += weight
-    if common and not any(weights):
-        return [total / common for total in totals]
+    if totals is None:
+        return [0.0] * workers
+    if weights is None:
+        return [total / common for total in totals] if common else totals
     return [
         total / (weight + common) if weight + common else 0.0 for total, weight in zip(totals, weights, strict=True)
     ]
@@ -180,15 +189,15 @@ def _best(totals: Sequence[float], views: Sequence[WorkerView], tie_key: str, li
     """The places of the highest totals; equal ones in rendezvous order, which is worked out only where it matters."""
     order = sorted(range(len(totals)), key=totals.__getitem__, reverse=True)
     wanted = len(order) if limit is None else min(limit, len(order))
-    key_hash: int | None = None
+    ranks: list[int] | None = None
     begin = 0
     while begin < wanted:
         end = begin + 1
         while end < len(order) and totals[order[end]] == totals[order[begin]]:
             end += 1
         if end - begin > 1:
-            key_hash = hash64(tie_key) if key_hash is None else key_hash
-            ranks = ranks_of(key_hash, [views[place].worker_id for place in order[begin:end]])
-            order[begin:end] = [place for _, place in sorted(zip(ranks, order[begin:end], strict=True))]
+            if ranks is None:
+                ranks = ranks_of(hash64(tie_key), [view.worker_id for view in views])
+            order[begin:end] = sorted(order[begin:end], key=ranks.__getitem__)
         begin = end
     return order[:wanted]

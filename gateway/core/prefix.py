@@ -64,22 +64,24 @@ class PrefixIndex:
             return
         blocks, masks, bit = holding.blocks, self._masks, holding.bit
         # From the tail to the head: the head ends as the most recently used, so that tails are evicted first.
+        touch, known = blocks.move_to_end, masks.get
         for block in reversed(chain[: holding.max_blocks]):
             if block in blocks:
-                blocks.move_to_end(block)
+                touch(block)
             else:
-                masks[block] = masks.get(block, 0) | bit
+                masks[block] = known(block, 0) | bit
                 blocks[block] = None
-        self._trim(holding)
+        if len(blocks) > holding.max_blocks:
+            self._trim(holding)
 
     def hit_blocks(self, chain: Iterable[int]) -> dict[WorkerId, int]:
         """How many leading blocks of the chain each worker holds; workers with none are left out."""
-        masks = self._masks
+        known = self._masks.get
         alive = -1
         depth_by_bits: list[tuple[int, int]] = []
         depth = 0
         for block in chain:
-            still = alive & masks.get(block, 0)
+            still = alive & known(block, 0)
             if still != alive:
                 if depth:
                     depth_by_bits.append((alive & ~still, depth))
@@ -100,8 +102,9 @@ class PrefixIndex:
 
     def _trim(self, holding: _Holding) -> None:
         blocks, masks, others = holding.blocks, self._masks, ~holding.bit
+        take_out = blocks.popitem
         for _ in range(len(blocks) - holding.max_blocks):
-            oldest, _ = blocks.popitem(last=False)
+            oldest, _ = take_out(last=False)
             left = masks[oldest] & others
             if left:
                 masks[oldest] = left

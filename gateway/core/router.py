@@ -190,11 +190,8 @@ class Router:
             self.forecast.forget(worker_id)
 
     def _worker_sampled(self, worker_id: WorkerId, sample: WorkerSample) -> None:
-        if worker_id in self.fleet:
-            before = self.fleet[worker_id].kv_capacity_tokens
-            self.fleet.sampled(worker_id, sample)
-            if self.fleet[worker_id].kv_capacity_tokens != before:
-                self._bound_index(worker_id)
+        if self.fleet.sampled(worker_id, sample):
+            self._bound_index(worker_id)
 
     def _bound_index(self, worker_id: WorkerId) -> None:
         # A worker cannot hold more than its KV cache, whatever was sent to it.
@@ -298,3 +295,5 @@ class Router:
             self.calibration.saw_prompt(facts.model, facts.prompt_bytes, input_tokens)
         if output_tokens is not None and facts.endpoint.generates and facts.choices == facts.prompts == 1:
             self.calibration.saw_output(facts.model, output_tokens, facts.max_output_tokens)
+            if self.forecast is not None:
+                self.forecast.answered(output_tokens)

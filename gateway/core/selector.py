@@ -4,7 +4,6 @@ The rule of this module: it only reads. Whoever asks twice without a change in b
 the router alone writes down what was decided.
 """
 
-from dataclasses import dataclass
 from random import Random
 
 from gateway.core.features import Estimate
@@ -19,6 +18,7 @@ from gateway.core.placement import MAX_CANDIDATES, Placement, Pool
 from gateway.core.policy import Policy
 from gateway.core.pools import Pools
 from gateway.core.prefix import PrefixIndex
+from gateway.core.record import record
 from gateway.core.slo import target_for
 from gateway.core.types import (
     Candidate,
@@ -40,7 +40,7 @@ SHOWN_MODEL_CHARS = 256
 """A client may ask for any text as a model; a refusal repeats so much of it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Ask:
     """One request to be routed, at one moment."""
 
@@ -51,7 +51,7 @@ class Ask:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Pick:
     """The worker that a pool gives, and how the pool was scored."""
 
@@ -60,7 +60,7 @@ class _Pick:
     pinned: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Chosen:
     """A route before it is a decision."""
 
@@ -128,8 +128,8 @@ class Selector:
             forecast=forecast,
         )
         route, compared = policy.choose_route(question)
-        picked_prefill = None if route.prefill is None else _Pick(route.prefill, [])
-        picked_decode = _Pick(route.decode, candidates_of(compared))
+        picked_prefill = None if route.prefill is None else _Pick(view=route.prefill, ranked=[])
+        picked_decode = _Pick(view=route.decode, ranked=candidates_of(compared))
         features = _features(ask.estimate, picked_prefill, picked_decode)
         return _Chosen(
             features=features,
@@ -206,7 +206,7 @@ class Selector:
         ranked = placement.rank(candidates, ask.facts.request_id, MAX_CANDIDATES)
         place = pool.index(pin or ranked[0].worker_id)
         view, hit = views[place], hit_tokens[place]
-        return _Pick(view.with_hit(hit) if hit else view, ranked, pinned=pin is not None)
+        return _Pick(view=view.with_hit(hit) if hit else view, ranked=ranked, pinned=pin is not None)
 
     def _choose_path(
         self, ask: Ask, features: Features, prefill: _Pick | None, decode: _Pick, rng: Random

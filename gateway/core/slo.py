@@ -19,9 +19,7 @@ def target_for(facts: RequestFacts, slo: SloDefaults) -> SloTarget:
 
     A class that does not exist is as good as none.
     """
-    classes = {known.name: known for known in slo.classes}
-    of_model = classes.get(dict(slo.by_model).get(facts.model, ""), slo.default)
-    base = classes.get(facts.slo_class or "", of_model)
+    base = _class_of(facts, slo) if slo.classes else slo.default
     if facts.slo_ttft_s is None and facts.slo_tpot_s is None:
         return base
     return replace(
@@ -29,6 +27,12 @@ def target_for(facts: RequestFacts, slo: SloDefaults) -> SloTarget:
         ttft_s=base.ttft_s if facts.slo_ttft_s is None else facts.slo_ttft_s,
         tpot_s=base.tpot_s if facts.slo_tpot_s is None else facts.slo_tpot_s,
     )
+
+
+def _class_of(facts: RequestFacts, slo: SloDefaults) -> SloTarget:
+    classes = {known.name: known for known in slo.classes}
+    of_model = classes.get(dict(slo.by_model).get(facts.model, ""), slo.default)
+    return classes.get(facts.slo_class or "", of_model)
 
 
 def attained(

@@ -120,14 +120,14 @@ class CostTable:
             read_tokens += before
             pairs += new * (before + (new + 1) / 2)
         cost = self.attention
-        decodes = work.decode_sequences
+        chunks, decodes, sequences = len(work.prefill), work.decode_sequences, work.sequences
         return (
             self.step_overhead_s
-            + self.sequence_overhead_s * work.sequences
+            + self.sequence_overhead_s * sequences
             + self.tokens.at(new_tokens + decodes)
-            + self.sequences.at(len(work.prefill) + decodes)
+            + self.sequences.at(sequences)
             + cost.launch_s
-            + cost.prefill_sequence_s * len(work.prefill)
+            + cost.prefill_sequence_s * chunks
             + cost.prefill_token_s * new_tokens
             + cost.prefill_pair_s * pairs
             + cost.decode_sequence_s * decodes

@@ -1,12 +1,14 @@
 """What the decision core knows and says.
 
-The rule of this module: data only. Every type is frozen, every unit is in the name, and what is not known is
-`None`, never zero.
+The rule of this module: data only. Every type is frozen, a `record` to the type checker; every unit is in the name,
+and what is not known is `None`, never zero.
 """
 
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NewType
+
+from gateway.core.record import record
 
 WorkerId = NewType("WorkerId", str)
 RequestId = NewType("RequestId", str)
@@ -87,7 +89,7 @@ class OutputFeatures:
     """In the order of `output_length.features.FEATURES`; None where one is missing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RequestFacts:
     """What the gateway read from one request, without its text.
 
@@ -122,7 +124,7 @@ class RequestFacts:
     """None where no output-length model was in force when the request was read, or its answer is not one answer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Features:
     """The four numbers that a path policy looks at, in tokens, and what they were made from."""
 
@@ -153,7 +155,7 @@ class WorkerSpec:
     """It is a whole graph with an entry for each path: it prefills remotely by itself, in one leg."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class WorkerSample:
     """One scrape of a worker's own metrics; None where the worker does not report it."""
 
@@ -175,7 +177,7 @@ class WorkerSample:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class WorkerView:
     """A worker as one decision sees it: its spec, the gateway's own ledger and the last fresh sample.
 
@@ -186,6 +188,8 @@ class WorkerView:
     worker_id: WorkerId
     role: Role
     inflight_requests: int
+    resident_requests: int
+    """Of them those of which something is here: all but those whose prefill another worker has yet to end."""
     prefill_tokens: int
     """Prompt tokens dispatched here whose prefill has not ended (uncached ones only)."""
     kv_tokens: int
@@ -193,6 +197,8 @@ class WorkerView:
     kv_capacity_tokens: int | None
     kv_used_ratio: float | None
     """Projected share of the KV cache in use; None without a capacity or a sample."""
+    kv_resident_ratio: float | None
+    """The same without what is reserved for KV whose transfer has not begun."""
     queue_depth: int | None
     """Requests waiting inside the engine, from the last fresh sample."""
     hit_tokens: int
@@ -206,10 +212,12 @@ class WorkerView:
             worker_id=self.worker_id,
             role=self.role,
             inflight_requests=self.inflight_requests,
+            resident_requests=self.resident_requests,
             prefill_tokens=self.prefill_tokens,
             kv_tokens=self.kv_tokens,
             kv_capacity_tokens=self.kv_capacity_tokens,
             kv_used_ratio=self.kv_used_ratio,
+            kv_resident_ratio=self.kv_resident_ratio,
             queue_depth=self.queue_depth,
             hit_tokens=hit_tokens,
             max_batched_tokens=self.max_batched_tokens,
@@ -217,7 +225,7 @@ class WorkerView:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Candidate:
     """How one worker scored for one leg of a request."""
 
@@ -258,7 +266,7 @@ class Reason(StrEnum):
     """The path was to be remote, and the decode worker prefilled after all."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Outlook:
     """What is expected of one route, in seconds."""
 
@@ -272,7 +280,7 @@ class Outlook:
     """By which one more sequence lengthens every step of the decode worker."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PathChoice:
     """A path policy's answer."""
 
@@ -287,7 +295,7 @@ class PathChoice:
     """What is expected of this path, where the policy predicted it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Decision:
     """One request's route, with everything needed to explain it and to learn from it."""
 
@@ -350,7 +358,7 @@ class OutcomeKind(StrEnum):
     REFUSED = "refused"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Outcome:
     """What became of a request, measured at the gateway; times in seconds from its arrival."""
 

@@ -25,6 +25,7 @@ from loadtest.client.runner import LoadError, Progress, first_model
 from loadtest.report.slo import parse_slo
 from loadtest.report.tables import headlines, latency_table, path_table, reconcile_table
 from loadtest.traces.loaders import load_trace
+from loadtest.traces.spec import TRACE_HELP
 from loadtest.traces.types import TraceError, TraceRequest
 
 OnProgress = Callable[[Progress], object]
@@ -33,7 +34,7 @@ OnProgress = Callable[[Progress], object]
 def loadtest(
     *,
     url: Annotated[str, typer.Option(help="Base URL of an OpenAI API, with /v1.")] = "http://127.0.0.1:8080/v1",
-    trace: Annotated[str, typer.Option(help="mooncake:PATH, azure:PATH or synthetic:mooncake.")] = "synthetic:mooncake",
+    trace: Annotated[str, typer.Option(help=TRACE_HELP)] = "synthetic:mooncake",
     requests: Annotated[int, typer.Option(min=1, help="How many requests of the trace to send.")] = 600,
     rate_scale: Annotated[float, typer.Option(min=0.001, help="2 doubles the trace's arrival rate.")] = 1.0,
     speed: Annotated[

@@ -26,6 +26,7 @@ DYNAMO_PLACING = Placing(
     prefill=Placement(weights=(("dynamo_prefill_cost", 1.0),)),
     decode=Placement(weights=(("dynamo_decode_cost", 1.0),)),
 )
+PLACINGS = (DYNAMO_PLACING, OUR_PLACING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

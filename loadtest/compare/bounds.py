@@ -10,9 +10,9 @@ import msgspec
 
 from loadtest.compare.baselines import DYNAMO, DYNAMO_TUNED
 from loadtest.compare.bootstrap import JUDGED, Interval
-from loadtest.compare.cells import LLAMA_70B
+from loadtest.compare.cells import LLAMA_70B, Place
 from loadtest.compare.learned import STATIC_TABLE
-from loadtest.compare.results import ArmResult, CellResult
+from loadtest.compare.results import ArmResult, CellResult, LiveResult
 
 HIGHER_IS_BETTER = ("attained_ratio",)
 ALLOWED = 0.01
@@ -34,9 +34,16 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
     load: float = 1.0
 
     def is_about(self, cell: CellResult) -> bool:
-        """Whether it says something of a cell."""
-        own = (self.workload, self.pools, self.engine, self.slo, self.load)
-        return own == (cell.workload, cell.pools, cell.engine, cell.slo, cell.load)
+        """Whether it says something of a cell that was run."""
+        return self._where == (cell.workload, cell.pools, cell.engine, cell.slo, cell.load)
+
+    def is_at(self, place: Place, load: float) -> bool:
+        """Whether it says something of a cell to be run."""
+        return self._where == (place.workload, place.pools, place.engine, place.slo.name, load)
+
+    @property
+    def _where(self) -> tuple[str, str, str, str, float]:
+        return self.workload, self.pools, self.engine, self.slo, self.load
 
 
 HEADLINE = tuple(
@@ -96,6 +103,17 @@ def no_loss(cells: Sequence[CellResult]) -> Verdict:
         required=-ALLOWED,
         measured=None if worst is None else _turned(worst),
         holds=bool(cells) and not lost,
+    )
+
+
+def learned_live(result: LiveResult) -> Verdict:
+    """That what was learned on a running gateway meets the SLO more often than the tuned rule does there."""
+    found = result.arms[-1].beside_rule["attained_ratio"]
+    return Verdict(
+        what=f"{result.place}/100%: learned live, SLO met, against {DYNAMO_TUNED} (above 0 points)",
+        required=0.0,
+        measured=found,
+        holds=found.value > 0,
     )
 
 

@@ -5,11 +5,14 @@ command needs is loaded when it runs.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
+
+from policy_store.learn.extras import needed
 
 if TYPE_CHECKING:
     from loadtest.compare.results import CellResult
@@ -20,8 +23,11 @@ DATA = Path("../shared/data")
 
 def compare_command(
     preset: Annotated[
-        Literal["headline", "bounds", "limits"],
-        typer.Option(help="headline: all cells; bounds: those that have bounds; limits: what the paper left open."),
+        Literal["headline", "bounds", "limits", "live"],
+        typer.Option(
+            help="headline: all cells; bounds: those that have bounds; limits: what the paper left open; live: learned"
+            " on a running gateway."
+        ),
     ],
     *,
     data: Annotated[
@@ -32,23 +38,33 @@ def compare_command(
         Path | None, typer.Option(help="Directory for report, runs and policies: out/compare/PRESET.")
     ] = None,
     jobs: Annotated[int, typer.Option(help="Places at a time; -1 is one per core.")] = -1,
+    table: Annotated[bool, typer.Option("--table", help="Of live: learn the paper's table there too.")] = False,
     quick: Annotated[
         bool, typer.Option("--quick", help="Less of everything: shows that it runs, claims nothing.")
     ] = False,
 ) -> None:
-    """Compare learned path policies with tuned rules in the simulator; exit status 1 where a bound is missed.
+    """Compare learned path policies with tuned rules; exit status 1 where a bound is missed.
 
-    What was run is kept in OUT and not run again, so a comparison that was stopped goes on.
+    What was simulated is kept in OUT and not run again, so a comparison that was stopped goes on.
     """
     import msgspec  # noqa: PLC0415 (see the module's rule)
 
-    from loadtest.compare.presets import PRESETS, QUICK_PRESETS  # noqa: PLC0415
-    from loadtest.compare.report import NO_CLAIM, bound_lines, markdown  # noqa: PLC0415
-    from loadtest.compare.saturation import NoSaturationError  # noqa: PLC0415
-    from loadtest.compare.session import run_preset  # noqa: PLC0415
+    with needed("a comparison", extras="loadtest,learn"):
+        from loadtest.compare.live_table import TableEffort  # noqa: PLC0415
+        from loadtest.compare.presets import PRESETS, QUICK_PRESETS  # noqa: PLC0415
+        from loadtest.compare.report import NO_CLAIM, bound_lines, markdown  # noqa: PLC0415
+        from loadtest.compare.saturation import NoSaturationError  # noqa: PLC0415
+        from loadtest.compare.session import run_preset  # noqa: PLC0415
+    from loadtest.fleet.processes import FleetError  # noqa: PLC0415
+    from loadtest.learning.live import LiveError  # noqa: PLC0415
     from loadtest.traces.types import TraceError  # noqa: PLC0415
+    from policy_store.learn.dolphin import LearningError  # noqa: PLC0415
 
     chosen = (QUICK_PRESETS if quick else PRESETS)[preset]
+    if table:
+        if chosen.live is None:
+            raise typer.BadParameter("--table goes with --preset live")
+        chosen = replace(chosen, live=replace(chosen.live, table=TableEffort()))
     console = Console(soft_wrap=True, highlight=False, markup=False)
     directory = out or Path("out/compare") / preset
     console.print(f"{chosen.name}: {chosen.about}")
@@ -56,7 +72,7 @@ def compare_command(
         console.print(f"{data} is not there: generators that were fitted to the traces stand in for them")
     try:
         report = run_preset(chosen, data=data, out=directory, jobs=jobs, tell=console.print)
-    except (TraceError, NoSaturationError) as error:
+    except (TraceError, NoSaturationError, FleetError, LiveError, LearningError) as error:
         raise typer.BadParameter(str(error)) from error
     pictures = _draw(console, report.cells, directory)
     directory.mkdir(parents=True, exist_ok=True)

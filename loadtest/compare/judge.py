@@ -7,8 +7,8 @@ first half of the traffic counts on the second.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from loadtest.compare.arms import Arm
-from loadtest.compare.baselines import DYNAMO, DYNAMO_TUNED, LLMD_TUNED, PLACINGS, named
+from loadtest.compare.arms import PLACINGS, Arm
+from loadtest.compare.baselines import DYNAMO, DYNAMO_TUNED, LLMD_TUNED, named
 from loadtest.compare.bootstrap import METRICS, Resampled, resampled
 from loadtest.compare.cells import Place
 from loadtest.compare.results import ArmResult

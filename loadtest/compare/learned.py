@@ -106,9 +106,12 @@ def built_in(lesson: Lesson) -> Arm:
 
 
 def best_of(lesson: Lesson, learnt: Sequence[Learnt]) -> Arm:
-    """The learned arm that did best on the learning half, by what the learners themselves aim at."""
+    """The arm that did best on the learning half, by what the learners themselves aim at.
+
+    It is the tuned rule where nothing that was learned is better: then there is no reason to change.
+    """
     goal = Goal(reference=lesson.rule.score)
-    return max((one.arm for one in learnt), key=lambda arm: goal.value(lesson.score(arm)))
+    return max((*(one.arm for one in learnt), lesson.rule.arm), key=lambda arm: goal.value(lesson.score(arm)))
 
 
 def _learn_price(lesson: Lesson, name: str, kind: type[JointPolicy | PricedPolicy]) -> Learnt:

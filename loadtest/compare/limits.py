@@ -11,6 +11,7 @@ from gateway.core.path.priced import JointPolicy, PricedPolicy
 from loadtest.compare.arms import Arm
 from loadtest.compare.bootstrap import METRICS
 from loadtest.compare.cells import LLAMA_70B, SLOS, Place, all_places
+from loadtest.compare.effort import Effort
 from loadtest.compare.priced_wrongly import mispriced
 from loadtest.compare.results import Finding
 from loadtest.compare.serving import Conditions
@@ -103,20 +104,26 @@ def by_error(school: School) -> Iterator[Finding]:
             yield from _judged(school, [school.rule, *arms], "cost tables", words, conditions=conditions)
 
 
-def elsewhere(school: School, place: Place) -> Iterator[Finding]:
+def elsewhere(school: School, place: Place, effort: Effort) -> Iterator[Finding]:
     """What was learned at home, at another place's load of 100 %, beside the rule that is tuned there.
+
+    Args:
+        school: what was learned.
+        place: where it is tried.
+        effort: how hard to look there.
 
     Raises:
         NoSaturationError: the place has no such load.
     """
-    study = replace(school.study, place=place)
-    full = study.saturation()
+    study = replace(school.study, place=place, effort=effort)
+    scale = study.saturation().scale
+    rule = study.tuned(scale).arm
     costs = fleet_costs(place.engine)
     moved = [
         replace(arm, costs=costs) if isinstance(arm.path, PricedPolicy | JointPolicy) else arm for arm in school.learned
     ]
     there = replace(school, study=study)
-    yield from _judged(there, [full.rule, *moved], "learned at home, judged elsewhere", place.label, scale=full.scale)
+    yield from _judged(there, [rule, *moved], "learned at home, judged elsewhere", place.label, scale=scale)
 
 
 def neighbours(home: Place = HOME) -> list[Place]:

@@ -4,14 +4,15 @@ The rule of this module: a preset says where, how hard and what must come out; a
 less of everything, and is no claim.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from loadtest.compare.bounds import HEADLINE, Bound
 from loadtest.compare.cells import LLAMA_70B, LOADS, SLOS, Place, all_places
-from loadtest.compare.effort import FULL, QUICK, Effort
-from loadtest.compare.limits import everywhere_else, neighbours
+from loadtest.compare.effort import BROAD, FULL, QUICK, Effort
+from loadtest.compare.limits import HOME, everywhere_else, neighbours
+from loadtest.compare.live import LiveEffort
 
 HEADLINE_PLACES = tuple(
     Place(workload="mix", pools=pools, engine=LLAMA_70B, slo=SLOS[LLAMA_70B][0]) for pools in ("2P2D", "1P3D")
@@ -30,8 +31,22 @@ class Preset:
     abroad: Sequence[Place] = ()
     """Where what was learned at home is judged too: of the preset that measures limits."""
     measures_limits: bool = False
+    live: LiveEffort | None = None
+    """What is served on a running fleet at the first place: of the preset that learns there."""
     effort: Effort = FULL
+    broad: Effort | None = None
+    """With which cells are looked at that no single bound is about; None spares no effort there either."""
     is_quick: bool = False
+
+    def efforts(self, place: Place) -> Iterator[tuple[Effort, Sequence[float]]]:
+        """How hard to look at a place, and under which loads."""
+        if self.broad is None:
+            yield self.effort, self.loads
+            return
+        claimed = [load for load in self.loads if any(bound.is_at(place, load) for bound in self.bounds)]
+        for effort, loads in (self.effort, claimed), (self.broad, [load for load in self.loads if load not in claimed]):
+            if loads:
+                yield effort, loads
 
 
 _FULL = (
@@ -41,6 +56,7 @@ _FULL = (
         places=tuple(all_places()),
         loads=LOADS,
         bounds=HEADLINE,
+        broad=BROAD,
     ),
     Preset(
         name="bounds",
@@ -54,6 +70,14 @@ _FULL = (
         about="what the paper left open: decision cost, output lengths, load, errors, staleness, other places",
         abroad=tuple(everywhere_else()),
         measures_limits=True,
+        broad=BROAD,
+    ),
+    Preset(
+        name="live",
+        about="learned on a running gateway before an emulated fleet, from a cold start, and judged there",
+        places=(HOME,),
+        loads=(1.0,),
+        live=LiveEffort(),
     ),
 )
 _QUICK_HEADLINE = Preset(
@@ -73,6 +97,15 @@ _QUICK = (
         about="the same with little traffic; other places are those that differ from home in one way",
         abroad=tuple(neighbours()),
         measures_limits=True,
+        effort=QUICK,
+        is_quick=True,
+    ),
+    Preset(
+        name="live",
+        about="the same with a few laps of few requests",
+        places=(HOME,),
+        loads=(1.0,),
+        live=LiveEffort(learn_requests=150, reference_laps=1, budget=4, judge_requests=300, rounds=2),
         effort=QUICK,
         is_quick=True,
     ),

@@ -123,3 +123,78 @@ class DecisionCost(msgspec.Struct, frozen=True, kw_only=True):
     p50_us: float
     p99_us: float
     calls: int
+
+
+class LiveLap(msgspec.Struct, frozen=True, kw_only=True):
+    """The same requests once more, on a running fleet."""
+
+    phase: str
+    arm: str
+    requests: int
+    met: int
+    ttft_p90_s: float
+    tpot_p90_s: float
+    words: str
+    """The arm's parameters."""
+    sent_late_s: float
+    """99th percentile of how late the client sent, in real seconds."""
+    loop_late_s: float
+    """The most that the gateway's event loop was late, in real seconds."""
+
+
+class Exploration(msgspec.Struct, frozen=True, kw_only=True):
+    """What trying policies on live requests cost."""
+
+    requests: int
+    """Served by policies that were tried."""
+    attained: float
+    """The share of them that met the SLO."""
+    missed: int
+    others: dict[str, float]
+    """The share on the same requests by what else might have served them."""
+    missed_beyond: dict[str, float]
+    """SLOs missed beyond what each of those would have missed; negative where trying did better."""
+
+
+class LiveArm(msgspec.Struct, frozen=True, kw_only=True):
+    """One arm on the judging half, on a running fleet."""
+
+    name: str
+    words: str
+    figures: dict[str, Interval]
+    beside_rule: dict[str, Interval]
+    """Shares less the tuned rule's, latencies as a share of its less 1; empty for itself."""
+    by_round: list[float]
+    """Attainment."""
+    simulated: dict[str, float]
+    """Attainment and tails of the same requests in the simulator."""
+
+
+class LiveResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What learning on a running gateway came to."""
+
+    place: str
+    speed: float
+    """Engine seconds per real second."""
+    scale: float
+    requests_per_s: float
+    """Of the judging half, in engine seconds."""
+    rounds: int
+    judge_requests: int
+    """Of each round."""
+    learn_requests: int
+    """Of each lap of learning."""
+    tried_rules: int
+    """Rules among which Dynamo's was tuned, in the simulator."""
+    stand_ins: list[str]
+    """Files that were not there, in whose place a fitted generator stood."""
+    laps: list[LiveLap]
+    exploration: Exploration
+    courses: list[Course] = []
+    """Of what was learned while serving without laps."""
+    arms: list[LiveArm]
+    """The tuned rule first, what was learned last."""
+    bundle: str | None
+    """The version of the policy bundle that holds it."""
+    took_s: float
+    """Real seconds on the running fleet."""

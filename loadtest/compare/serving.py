@@ -24,11 +24,9 @@ from loadtest.simulator.host import ScrapePlan, Simulation
 from loadtest.simulator.lengths import Lengths
 from loadtest.traces.types import TraceRequest
 from loadtest.traces.workload import Workload
-from policy_store.learn.prices import Score
+from policy_store.learn.prices import Score, scored
 
 Floats = NDArray[np.float64]
-LATE_S = 1e6
-"""Stands for a latency without end where a figure must be finite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,11 +91,7 @@ class Served:
 
     def score(self) -> Score:
         """As learners take it."""
-        return Score(
-            attained_ratio=self.attained_ratio,
-            ttft_p90_s=min(LATE_S, self.quantile("ttft_s", 0.9)),
-            tpot_p90_s=min(LATE_S, self.quantile("tpot_s", 0.9)),
-        )
+        return scored(self.ttft_s, self.tpot_s, self.met)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,10 @@
 """Runs a preset over the cores of a machine.
 
 The rule of this module: a place is one task, done in one process, which loads its traffic once; places come as they
-end, and what was served before is not served again.
+end, and what was simulated before is not simulated again.
 """
 
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,11 +12,24 @@ from pathlib import Path
 import joblib
 import msgspec
 
-from loadtest.compare.bounds import Loss, Verdict, beside_strongest, losses, no_loss, paper_rows, verdicts
+from loadtest.compare.bounds import (
+    Loss,
+    Verdict,
+    beside_strongest,
+    learned_live,
+    losses,
+    no_loss,
+    paper_rows,
+    verdicts,
+)
+from loadtest.compare.cells import Place
 from loadtest.compare.decision_cost import decision_costs
-from loadtest.compare.limits import HOME, at_home, attend, elsewhere
+from loadtest.compare.effort import Effort
+from loadtest.compare.limits import HOME, School, at_home, attend, elsewhere
+from loadtest.compare.live import LiveEffort, compare_live
+from loadtest.compare.live_fleet import running_stand
 from loadtest.compare.presets import Preset
-from loadtest.compare.results import CellResult, DecisionCost, Finding, Skipped
+from loadtest.compare.results import CellResult, DecisionCost, Finding, LiveResult, Skipped
 from loadtest.compare.saturation import NoSaturationError
 from loadtest.compare.study import Study, compare_place
 
@@ -37,6 +51,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     skipped: list[Skipped] = []
     findings: list[Finding] = []
     costs: list[DecisionCost] = []
+    live: LiveResult | None = None
 
     @property
     def holds(self) -> bool:
@@ -53,10 +68,14 @@ class _Found:
 def run_preset(preset: Preset, *, data: Path | None, out: Path | None, jobs: int, tell: Tell) -> Report:
     """Everything that a preset asks for; `tell` hears of each cell as it ends."""
     if preset.measures_limits:
-        return _limits(preset, data, out, tell)
+        return _limits(preset, data, out, jobs, tell)
+    if preset.live is not None:
+        return _live(preset, preset.live, data, out, tell)
     found = _Found()
     studies = [
-        Study(place=place, loads=preset.loads, effort=preset.effort, data=data, out=out) for place in preset.places
+        Study(place=place, loads=loads, effort=effort, data=data, out=out)
+        for place in preset.places
+        for effort, loads in preset.efforts(place)
     ]
     for cells, skipped in _each(studies, jobs):
         found.cells += cells
@@ -77,7 +96,7 @@ def run_preset(preset: Preset, *, data: Path | None, out: Path | None, jobs: int
     )
 
 
-def _limits(preset: Preset, data: Path | None, out: Path | None, tell: Tell) -> Report:
+def _limits(preset: Preset, data: Path | None, out: Path | None, jobs: int, tell: Tell) -> Report:
     study = Study(place=HOME, loads=(1.0,), effort=preset.effort, data=data, out=out)
     school = attend(study)
     tell(f"learned at {HOME.label}")
@@ -86,12 +105,12 @@ def _limits(preset: Preset, data: Path | None, out: Path | None, tell: Tell) -> 
     for finding in at_home(school):
         found.append(finding)
         tell(f"{finding.group}: {finding.condition}: {finding.arm}")
-    skipped = []
-    for place in preset.abroad:
-        try:
-            found += elsewhere(school, place)
-        except NoSaturationError as error:
-            skipped.append(Skipped(place=place.label, why=str(error)))
+    skipped: list[Skipped] = []
+    tasks = (joblib.delayed(_abroad)(school, place, preset.broad or preset.effort) for place in preset.abroad)
+    abroad = joblib.Parallel(n_jobs=jobs, return_as="generator", batch_size=1)(tasks)
+    for place, (findings, without) in zip(preset.abroad, abroad, strict=True):
+        found += findings
+        skipped += without
         tell(f"elsewhere: {place.label}")
     return Report(
         preset=preset.name,
@@ -100,6 +119,23 @@ def _limits(preset: Preset, data: Path | None, out: Path | None, tell: Tell) -> 
         findings=found,
         costs=costs,
     )
+
+
+def _live(preset: Preset, effort: LiveEffort, data: Path | None, out: Path | None, tell: Tell) -> Report:
+    place = preset.places[0]
+    study = Study(place=place, loads=preset.loads, effort=preset.effort, data=data, out=out)
+    with tempfile.TemporaryDirectory(prefix="tidegate-live-") as scratch:
+        # What is kept says what the gateway did; without a place for it nothing is.
+        directory = Path(scratch) if out is None else out / "live"
+        result = compare_live(study, effort, lambda: running_stand(place, effort.speed, directory), tell)
+    return Report(preset=preset.name, is_claim=not preset.is_quick, bounds=[learned_live(result)], live=result)
+
+
+def _abroad(school: School, place: Place, effort: Effort) -> tuple[list[Finding], list[Skipped]]:
+    try:
+        return list(elsewhere(school, place, effort)), []
+    except NoSaturationError as error:
+        return [], [Skipped(place=place.label, why=str(error))]
 
 
 def _each(studies: Sequence[Study], jobs: int) -> Iterator[tuple[list[CellResult], list[Skipped]]]:

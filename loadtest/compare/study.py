@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from loadtest.compare.arms import DYNAMO_PLACING, Arm
-from loadtest.compare.baselines import DYNAMO_TUNED, Tuned, fixed_arms, scouts, tune, tuned_arms
+from loadtest.compare.baselines import DYNAMO_TUNED, Tuned, fixed_arms, scouts, tune, tune_dynamo, tuned_arms
 from loadtest.compare.cells import Place
 from loadtest.compare.effort import Effort
 from loadtest.compare.judge import Bench, arm_results
@@ -36,7 +36,6 @@ class Study:
     out: Path | None = None
     """Where runs and learned policies are kept."""
     conditions: Conditions = field(default_factory=Conditions)
-    learners: Sequence[str] = tuple(LEARNERS)
 
     @property
     def runs(self) -> Runs:
@@ -59,6 +58,13 @@ class Study:
         task = Task(place=self.place, traffic=self.traffic(scale), arm=arm, conditions=self.conditions, first=first)
         return self.runs.serve(task)
 
+    def tuned(self, scale: float) -> Tuned:
+        """The best of Dynamo's rules under Dynamo's own placement, at a rate."""
+        effort = self.effort
+        return tune_dynamo(
+            effort.rules, DYNAMO_PLACING, lambda arm, first: self.try_arm(arm, scale, first), screens=effort.screens
+        )
+
     def saturation(self) -> Saturation[Arm]:
         """The place's 100 %.
 
@@ -72,7 +78,7 @@ class Study:
                     scouts(),
                     DYNAMO_PLACING,
                     lambda arm, first: self.try_arm(arm, scale, first),
-                    screen=None,
+                    screens=(),
                 ).arm
             ),
             lambda arm, scale: self.try_arm(arm, scale).attained_ratio,
@@ -107,11 +113,17 @@ def compare_place(study: Study) -> Iterator[CellResult]:
 def teach(study: Study, scale: float) -> Taught:
     """Tune the rules and learn the policies at one rate."""
     effort = study.effort
-    tuned = tuned_arms(lambda arm, first: study.try_arm(arm, scale, first), screen=effort.screen, rules=effort.rules)
+    tuned = tuned_arms(
+        lambda arm, first: study.try_arm(arm, scale, first),
+        screens=effort.screens,
+        rules=effort.rules,
+        placings=effort.placings,
+    )
     lesson = lesson_of(study, scale, tuned[0])
-    learnt = [LEARNERS[name](lesson, name) for name in study.learners]
-    rules = [*(one.arm for one in tuned), *fixed_arms()]
-    arms = [*rules, built_in(lesson), *(one.arm for one in learnt)]
+    learnt = [LEARNERS[name](lesson, name) for name in effort.learners]
+    rules = [*(one.arm for one in tuned), *fixed_arms(effort.fixed, effort.placings)]
+    before = [built_in(lesson)] if effort.shows_built_in else []
+    arms = [*rules, *before, *(one.arm for one in learnt)]
     return Taught(lesson=lesson, rules=rules, arms=arms, learnt=learnt, best=best_of(lesson, learnt))
 
 
@@ -162,7 +174,7 @@ def _judged(study: Study, load: float, full: Saturation[Arm], taught: Taught) ->
         best=taught.best.name,
         strongest=max(taught.rules, key=lambda arm: learned_ratio[arm.name]).name,
         arms=[_bundled(study, arm, result) for arm, result in zip(taught.arms, arms, strict=True)],
-        courses=[_course(one) for one in taught.learnt],
+        courses=[course_of(one) for one in taught.learnt],
         clusters={arm.name: found for arm in taught.arms if (found := clusters_of(arm.path))},
         tried=taught.lesson.rule.tried,
     )
@@ -170,17 +182,23 @@ def _judged(study: Study, load: float, full: Saturation[Arm], taught: Taught) ->
 
 def _bundled(study: Study, arm: Arm, result: ArmResult) -> ArmResult:
     """A learned arm is written as a bundle, which a gateway can serve."""
-    if study.out is None or not result.is_learned:
-        return result
+    return msgspec.structs.replace(result, bundle=keep_bundle(study, arm)) if result.is_learned else result
+
+
+def keep_bundle(study: Study, arm: Arm) -> str | None:
+    """Write a learned arm's bundle; its version, or None where nothing is kept."""
+    if study.out is None:
+        return None
     provenance = {"learned": f"tidegate compare, {study.place.label}", "policy": arm.name}
     bundle = new_bundle(model_of(arm.path, arm.costs), provenance=provenance)
     policies = study.out / "policies"
     policies.mkdir(parents=True, exist_ok=True)
     write_bundle(bundle, policies)
-    return msgspec.structs.replace(result, bundle=bundle.version)
+    return bundle.version
 
 
-def _course(learnt: Learnt) -> Course:
+def course_of(learnt: Learnt) -> Course:
+    """How an arm was learned, for a report."""
     regret = learnt.regret
     return Course(
         arm=learnt.arm.name,

@@ -11,25 +11,25 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from gateway.core.types import SloTarget
 from loadtest.client.measure import Measurement
 from loadtest.client.runner import Progress as LoadProgress
 from loadtest.demo.presets import PRESETS, Preset
 from loadtest.demo.run import run_arm
 from loadtest.fleet.processes import FleetError
-from loadtest.report.plot import plot_runs
+from loadtest.report.plot import Runs, plot_runs
 from loadtest.report.slo import slo_words
 from loadtest.report.summary import summarise
 from loadtest.report.tables import comparison_table
 from loadtest.traces.loaders import load_trace
+from loadtest.traces.spec import TRACE_HELP
 from loadtest.traces.types import TraceError, TraceRequest
 
 
 def demo(
     *,
     preset: Annotated[str, typer.Option(help=f"One of: {', '.join(PRESETS)}.")] = "mixed",
-    trace: Annotated[
-        str | None, typer.Option(help="Replay this instead: mooncake:PATH or azure:PATH. Keeps the preset's fleet.")
-    ] = None,
+    trace: Annotated[str | None, typer.Option(help=f"Replay this on the preset's fleet instead: {TRACE_HELP}")] = None,
     rate_scale: Annotated[float, typer.Option(min=0.001, help="Of a trace: 0.5 halves its arrival rate.")] = 0.5,
     requests: Annotated[int | None, typer.Option(min=1, help="How many requests; unset is the preset's.")] = None,
     speed: Annotated[float | None, typer.Option(min=0.01, help="Engine seconds per second.")] = None,
@@ -89,15 +89,23 @@ def _run(console: Console, preset: Preset, work: list[TraceRequest], out: Path) 
     return runs
 
 
+def _plotted(records: Runs, slo: SloTarget, picture: Path, title: str) -> str:
+    """Draw the runs and say where; without matplotlib say what it takes."""
+    try:
+        plot_runs(records, slo, picture, title=title)
+    except ImportError:
+        return "No plot: pip install 'tidegate[loadtest]'"
+    return f"Plot: {picture}"
+
+
 def _show(console: Console, preset: Preset, runs: dict[str, Measurement], out: Path) -> None:
     records = {name: run.records for name, run in runs.items()}
     for index, slo in enumerate(preset.slos):
         picture = out / ("result.png" if len(preset.slos) == 1 else f"result-{index + 1}.png")
-        plot_runs(records, slo, picture, title=preset.title)
         console.print(f"[bold]SLO: {slo_words(slo)}[/]")
         asked = next(iter(runs.values())).summary.asked
         console.print(comparison_table({name: summarise(rows, slo, asked=asked) for name, rows in records.items()}))
-        console.print(f"Plot: {picture}\n")
+        console.print(f"{_plotted(records, slo, picture, preset.title)}\n")
     mismatches = [name for name, run in runs.items() if any(row.equal is False for row in run.reconciliation)]
     told = "differs for " + ", ".join(mismatches) if mismatches else "equals the clients' records in every run"
     console.print(f"What the gateway counted {told}.")

@@ -4,7 +4,6 @@ A step adds one token to every sequence, so a sequence's progress is the *clock*
 it joined. When one ends, how much the batch reads and when it needs another block follow from sums.
 """
 
-from collections.abc import Iterator
 from heapq import heappop, heappush
 
 from loadtest.engine.kv_cache import KvCache
@@ -19,11 +18,11 @@ class DecodeBatch:
         "_cache",
         "_due",
         "_ends",
-        "_members",
         "_paid_steps",
         "_serial",
         "clock",
         "context_tokens",
+        "members",
     )
 
     def __init__(self, cache: KvCache, block_tokens: int) -> None:
@@ -31,21 +30,16 @@ class DecodeBatch:
         """Decode steps done."""
         self.context_tokens = 0
         """Tokens that the next step reads."""
+        self.members: dict[LiveSequence, None] = {}
+        """In the order in which they joined; for others to read."""
         self._cache = cache
         self._block_tokens = block_tokens
-        self._members: dict[LiveSequence, None] = {}
         self._ends: list[tuple[int, int, LiveSequence]] = []
         self._serial = 0
         self._due = [0] * block_tokens
         """How many members take a block in the steps of each residue of the clock."""
         self._paid_steps = 0
         """Steps from the clock on whose blocks have been taken: one while a step is under way, else none."""
-
-    def __len__(self) -> int:
-        return len(self._members)
-
-    def __iter__(self) -> Iterator[LiveSequence]:
-        return iter(self._members)
 
     def generated_tokens(self, sequence: LiveSequence) -> int:
         """Output tokens that a member has made."""
@@ -58,7 +52,7 @@ class DecodeBatch:
         """
         sequence.phase = Phase.DECODING
         sequence.joined_clock = self.clock
-        self._members[sequence] = None
+        self.members[sequence] = None
         self.context_tokens += sequence.known_tokens
         self._serial += 1
         sequence.end_clock = self.clock + sequence.left_tokens
@@ -76,7 +70,7 @@ class DecodeBatch:
         sequence.held_blocks = max(sequence.held_blocks, -(-written // self._block_tokens))
         self.context_tokens -= sequence.known_tokens
         sequence.end_clock = None
-        del self._members[sequence]
+        del self.members[sequence]
 
     def steps_to_end(self) -> int:
         """How many steps until the first member has made its last token; there must be a member."""
@@ -85,7 +79,7 @@ class DecodeBatch:
             heappop(ends)
         return ends[0][0] - self.clock
 
-    def pop_done(self) -> Iterator[LiveSequence]:
+    def pop_done(self, into: list[LiveSequence]) -> None:
         """Let those members go that have made their last token."""
         ends, clock = self._ends, self.clock
         while ends and ends[0][0] <= clock:
@@ -93,7 +87,7 @@ class DecodeBatch:
             # Whoever left before its end has none, or another one if it came back.
             if sequence.end_clock == end_clock:
                 self.leave(sequence)
-                yield sequence
+                into.append(sequence)
 
     def blocks_due(self) -> int:
         """Blocks that the next step takes."""
@@ -101,7 +95,7 @@ class DecodeBatch:
 
     def affordable_steps(self, at_most: int) -> int:
         """How many steps, up to `at_most`, can be made before the cache has no block for one."""
-        available, members, size = self._cache.available_blocks, len(self._members), self._block_tokens
+        available, members, size = self._cache.available_blocks, len(self.members), self._block_tokens
         steps = self._paid_steps
         cycles = (at_most - steps) // size
         if members * (cycles + 1) <= available:
@@ -119,14 +113,16 @@ class DecodeBatch:
         paid = self._paid_steps
         if steps > paid:
             self._paid_steps = steps
-            if self._members:
-                taken = self._cache.take(self._blocks(paid, steps))
+            if self.members and (blocks := self._blocks(paid, steps)):
+                taken = self._cache.take(blocks)
                 assert taken, "a stretch is no longer than its blocks last"
 
-    def advance(self, steps: int) -> None:
-        """Make some steps, whose blocks have been taken."""
+    def make(self, steps: int) -> None:
+        """Make some steps; the blocks that they take must be had."""
+        if steps > self._paid_steps:
+            self.begin(steps)
         self.clock += steps
-        self.context_tokens += steps * len(self._members)
+        self.context_tokens += steps * len(self.members)
         self._paid_steps -= steps
 
     def _residue(self, sequence: LiveSequence) -> int:
@@ -137,9 +133,10 @@ class DecodeBatch:
         """Blocks that are taken from the `first`-th step from the clock on to before the `last`-th."""
         size, due = self._block_tokens, self._due
         begin = (self.clock + first) % size
-        cycles, rest = divmod(last - first, size)
-        if rest == 1:
-            return cycles * len(self._members) + due[begin]
+        steps = last - first
+        if steps == 1:
+            return due[begin]
+        cycles, rest = divmod(steps, size)
         end = begin + rest
         blocks = sum(due[begin:end]) if end <= size else sum(due[begin:]) + sum(due[: end - size])
-        return cycles * len(self._members) + blocks
+        return cycles * len(self.members) + blocks

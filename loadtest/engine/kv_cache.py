@@ -97,7 +97,7 @@ class KvCache:
             found.segment = child
             found.blocks += child.blocks
             at += pieces
-            if child.ends_in_a_piece:
+            if child.blocks % piece_blocks:
                 break
         return found
 
@@ -172,18 +172,24 @@ class KvCache:
         self.openings += 1
 
     def _give_out(self, blocks: int) -> None:
-        fresh = min(blocks, self._unused)
-        self._unused -= fresh
-        evicted = blocks - fresh
+        if blocks <= self._unused:
+            self._unused -= blocks
+            return
+        released = self._released
+        evicted = blocks - self._unused
+        self._unused = 0
         self._released_blocks -= evicted
         while evicted:
-            segment = next(iter(self._released))
-            if segment.blocks > evicted:
-                segment.blocks -= evicted
-                segment.hashes = segment.hashes[: -(-segment.blocks // segment.piece_blocks)]
+            segment = next(iter(released))
+            left = segment.blocks - evicted
+            if left > 0:
+                segment.blocks = left
+                pieces = -(-left // segment.piece_blocks)
+                if pieces < len(segment.hashes):
+                    segment.hashes = segment.hashes[:pieces]
                 return
-            evicted -= segment.blocks
-            del self._released[segment]
+            evicted = -left
+            del released[segment]
             # What was below it was released no later than it, and so is gone.
             if segment.parent is not None:
                 del segment.parent.children[segment.hashes[0]]

@@ -35,11 +35,6 @@ class StepPlan:
         self.steps = 1
         """How many steps in a row, unless something comes between, have this work; with chunks it is one."""
 
-    @property
-    def is_empty(self) -> bool:
-        """True where there is nothing to compute."""
-        return not self.decodes and not self.chunks
-
     def work(self) -> StepWork:
         """The first step's work as the cost table sees it; before any progress is noted."""
         return StepWork(
@@ -69,21 +64,25 @@ class Scheduler:
     @property
     def computing(self) -> int:
         """Sequences with work in the next step, or with a prompt under way."""
-        return len(self._prefilling) + len(self.decoding)
+        return len(self._prefilling) + len(self.decoding.members)
 
     def plan(self) -> StepPlan:
         """Choose the next work, giving out blocks and slots; a step that preempts admits nothing."""
-        plan = StepPlan()
-        self._make_room(plan)
-        self.decoding.begin(1)
-        budget = self._spec.max_batched_tokens - len(self.decoding)
+        plan, batch = StepPlan(), self.decoding
+        if not (batch.members or self._prefilling or self.waiting or self.ready):
+            return plan
+        if batch.blocks_due():
+            self._make_room(plan)
+        batch.begin(1)
+        budget = self._spec.max_batched_tokens - len(batch.members)
         for sequence in self._prefilling:
             budget -= self._compute(sequence, plan, budget)
-        if not plan.preempted:
+        if not plan.preempted and (self.ready or self.waiting):
             self._admit(plan, budget)
-        plan.decodes = len(self.decoding)
-        plan.decode_context_tokens = self.decoding.context_tokens
-        plan.steps = self._steady_steps(plan)
+        plan.decodes = len(batch.members)
+        plan.decode_context_tokens = batch.context_tokens
+        if plan.decodes and not plan.chunks and not plan.preempted:
+            plan.steps = self._steady_steps()
         return plan
 
     def end_prefill(self, sequence: LiveSequence) -> None:
@@ -166,10 +165,8 @@ class Scheduler:
             self._register(sequence, sequence.computed_tokens + new)
         return new
 
-    def _steady_steps(self, plan: StepPlan) -> int:
+    def _steady_steps(self) -> int:
         """How long the same sequences go on decoding, with nothing to tell and nothing to admit between."""
-        if plan.chunks or plan.preempted or not plan.decodes:
-            return 1
         if self.waiting and self._refused is None and len(self.running) < self._spec.max_running:
             return 1
         return max(1, self.decoding.affordable_steps(self.decoding.steps_to_end()))
@@ -200,22 +197,19 @@ class Scheduler:
 
     def _register(self, sequence: LiveSequence, present_tokens: int) -> None:
         """Make prompt blocks known that are full once `present_tokens` tokens are there."""
-        request = sequence.request
-        piece = request.hash_blocks
-        full = min(
-            present_tokens // self._spec.block_tokens,
-            request.prompt_tokens // self._spec.block_tokens,
-            len(request.block_hashes) * piece,
-        )
-        done, segment = sequence.registered_blocks, sequence.segment
+        done, findable = sequence.registered_blocks, sequence.findable_blocks
+        if done == findable:
+            return
+        full = min(present_tokens // self._spec.block_tokens, findable)
         if full <= done:
             return
         sequence.registered_blocks = full
         # A prompt that some other sequence computes at the same time is known by one copy; the rest of this one is not.
         if sequence.named_blocks == done:
+            request, segment = sequence.request, sequence.segment
             assert segment is not None
             sequence.segment, sequence.named_blocks = self._cache.register(
-                segment, request.block_hashes, piece, done, full
+                segment, request.block_hashes, request.hash_blocks, done, full
             )
 
     def _preempt(self, victim: LiveSequence) -> None:

@@ -43,6 +43,8 @@ class LiveSequence:
     request: EngineRequest
     known_tokens: int
     """Prompt and generated tokens: what must be computed before the next token is made."""
+    findable_blocks: int
+    """Leading prompt blocks that others can find by its hashes, once they are computed."""
     phase: Phase = Phase.INTAKE
     computed_tokens: int = 0
     """Leading known tokens whose KV is in this engine."""
@@ -66,9 +68,14 @@ class LiveSequence:
     preemptions: int = 0
 
     @classmethod
-    def of(cls, request: EngineRequest) -> "LiveSequence":
+    def of(cls, request: EngineRequest, block_tokens: int) -> "LiveSequence":
         """A sequence that waits with nothing done."""
-        return cls(request=request, known_tokens=request.prompt_tokens, remote_tokens=request.remote_tokens)
+        return cls(
+            request=request,
+            known_tokens=request.prompt_tokens,
+            findable_blocks=min(request.prompt_tokens // block_tokens, len(request.block_hashes) * request.hash_blocks),
+            remote_tokens=request.remote_tokens,
+        )
 
     @property
     def missing_remote_tokens(self) -> int:

@@ -50,7 +50,7 @@ class Stepper:
             return []
         self.may_start = False
         plan = self._plan()
-        if not plan.is_empty:
+        if plan.decodes or plan.chunks:
             self.may_start = False
             self._stretch = Stretch(plan, self._costs, now_s)
             self._look(self._stretch)
@@ -59,13 +59,14 @@ class Stepper:
     def change(self, change: Change, sequence: LiveSequence, now_s: float) -> None:
         """Change the queue, the batch or the cache for the next plan that is open to it; no stretch outlasts that."""
         self.settle(now_s)
-        if not self._plans_ahead or not (self._stretch or self._scheduler.running):
-            self.cut(now_s)
+        stretch = self._stretch
+        if not self._plans_ahead or (stretch is None and not self._scheduler.running):
+            self._cut(now_s)
             change(sequence)
-        elif self._stretch is not None and self._end_after_next_step(self._stretch, now_s):
+        elif stretch is not None and self._end_after_next_step(stretch, now_s):
             self._before_plan.append((change, sequence))
         else:
-            self.cut(now_s)
+            self._cut(now_s)
             self._after_plan.append((change, sequence))
         self.may_start = self._stretch is None
 
@@ -81,8 +82,12 @@ class Stepper:
     def cut(self, now_s: float) -> None:
         """Let no step begin any more before the next plan."""
         self.settle(now_s)
+        self._cut(now_s)
+
+    def _cut(self, now_s: float) -> None:
+        """The same, once the steps that have ended are accounted for."""
         stretch = self._stretch
-        if stretch is None:
+        if stretch is None or stretch.steps == 1:
             return
         begun = stretch.begun_steps(now_s)
         if begun < stretch.steps:
@@ -102,14 +107,13 @@ class Stepper:
             return
         batch = self._batch
         while stretch.settled < ended:
-            first = stretch.settled == 0 and stretch.plan.beginners
-            steps = 1 if first or self._tells_every_token else ended - stretch.settled
-            batch.begin(steps)
-            batch.advance(steps)
+            tells = self._tells_every_token or (stretch.settled == 0 and stretch.plan.beginners)
+            steps = 1 if tells else ended - stretch.settled
+            batch.make(steps)
             stretch.settle(steps)
             self.steps += steps
-            self.generated_tokens += steps * len(batch)
-            if first or self._tells_every_token:
+            self.generated_tokens += steps * len(batch.members)
+            if tells:
                 self._tell(stretch)
         if ended == stretch.steps:
             self._end(stretch)
@@ -122,14 +126,15 @@ class Stepper:
         self.next_end_s = stretch.step_end_s(stretch.settled + 1) if every else stretch.tell_s
 
     def _plan(self) -> StepPlan:
-        _make(self._before_plan)
+        if self._before_plan:
+            _make(self._before_plan)
         plan = self._scheduler.plan()
-        while plan.is_empty and plan.preempted:
+        while plan.preempted and not plan.decodes and not plan.chunks:
             plan = self._scheduler.plan()
         if not self._after_plan:
             return plan
         _make(self._after_plan)
-        if plan.is_empty and not plan.reserved:
+        if not plan.decodes and not plan.chunks and not plan.reserved:
             return self._scheduler.plan()
         plan.steps = 1
         self.may_start = True
@@ -141,7 +146,7 @@ class Stepper:
         beginners = stretch.plan.beginners if stretch.settled == 1 else ()
         for sequence in beginners:
             self.prompt_tokens += sequence.request.prompt_tokens
-        for sequence in self._batch if self._tells_every_token else beginners:
+        for sequence in self._batch.members if self._tells_every_token else beginners:
             if sequence.phase is Phase.DECODING:
                 index = self._batch.generated_tokens(sequence) - 1
                 self.events.append(TokenMade(at_s=at_s, request_id=sequence.request.request_id, index=index))
@@ -151,7 +156,7 @@ class Stepper:
         self.next_end_s = NEVER_S
         self.may_start = True
         self.busy_s += stretch.end_s - stretch.start_s
-        self.done.extend(self._batch.pop_done())
+        self._batch.pop_done(self.done)
         for sequence, new in stretch.plan.chunks:
             if sequence.phase is Phase.PREFILLING:
                 sequence.computed_tokens += new

@@ -15,6 +15,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from policy_store.learn.extras import needed
+
 if TYPE_CHECKING:
     from loadtest.experiment.parallel import Done
     from loadtest.experiment.plan import Plan
@@ -46,10 +48,11 @@ def experiment_command(
 
     Runs in virtual time on the gateway's own decision core; needs no GPU. Exit status 1 if any run failed.
     """
-    from loadtest.experiment.parallel import Backend, BackendMissing  # noqa: PLC0415 (see the module's rule)
-    from loadtest.experiment.plan import PlanError, read_plan  # noqa: PLC0415
-    from loadtest.experiment.session import prepare, run_session  # noqa: PLC0415
-    from loadtest.experiment.store import Store, StoreError  # noqa: PLC0415
+    with needed("an experiment", extras="loadtest"):
+        from loadtest.experiment.parallel import Backend, BackendMissing  # noqa: PLC0415 (see the module's rule)
+        from loadtest.experiment.plan import PlanError, read_plan  # noqa: PLC0415
+        from loadtest.experiment.session import prepare, run_session  # noqa: PLC0415
+        from loadtest.experiment.store import Store, StoreError  # noqa: PLC0415
 
     console, store = Console(), Store(out)
     try:

@@ -96,7 +96,7 @@ def _start_gateway(
     directory: Path,
     stack: contextlib.ExitStack,
 ) -> str:
-    port = spec.port or _free_port()
+    port = spec.port or free_port()
     tree = {
         "admin": {"port": None},
         **spec.settings,
@@ -119,7 +119,8 @@ def _start_gateway(
     return url
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of this machine's loopback that nothing listens on now."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
         return port

@@ -15,6 +15,7 @@ from loadtest.fleet.pools import parse_pools
 from loadtest.learning.kinds import Kind
 from loadtest.report.slo import parse_slo
 from loadtest.traces.spec import TRACE_HELP
+from policy_store.learn.extras import needed
 
 learn = typer.Typer(no_args_is_help=True)
 
@@ -38,7 +39,9 @@ def paths(
     rate_scale: Annotated[float, typer.Option(min=0.001, help="2 doubles the trace's arrival rate.")] = 1.0,
     share: Annotated[float, typer.Option(min=0.1, max=0.9, help="Share of the trace to learn from.")] = 0.5,
     budget: Annotated[int, typer.Option(min=4, help="Price weights to try.")] = 48,
-    table_requests: Annotated[int, typer.Option(min=1000, help="Requests to serve while a table learns.")] = 30_000,
+    table_requests: Annotated[
+        int, typer.Option(min=3000, help="Requests to serve while a table learns; a scan goes on to its end.")
+    ] = 30_000,
     seed: Annotated[int, typer.Option(help="Of all that is drawn.")] = 0,
     seeds: Annotated[int, typer.Option(min=1, help="How many times the rest of the trace judges.")] = 5,
     jobs: Annotated[int, typer.Option(help="Processes; -1 is one per core.")] = -1,
@@ -49,10 +52,11 @@ def paths(
 
     The first part of the trace teaches, the rest judges: the best-tuned Dynamo rule learns and is judged beside it.
     """
-    from loadtest.learning import paths as learning  # noqa: PLC0415 (see the module's rule)
-    from loadtest.learning.prices import Traffic, Trial  # noqa: PLC0415
-    from loadtest.learning.simulated import SimulatedFleet  # noqa: PLC0415
-    from loadtest.learning.verdict import verdict_table  # noqa: PLC0415
+    with needed("learning paths", extras="loadtest,learn"):
+        from loadtest.learning import paths as learning  # noqa: PLC0415 (see the module's rule)
+        from loadtest.learning.prices import Traffic, Trial  # noqa: PLC0415
+        from loadtest.learning.simulated import SimulatedFleet  # noqa: PLC0415
+        from loadtest.learning.verdict import table_words, verdict_table  # noqa: PLC0415
 
     console = Console()
     began = time.perf_counter()
@@ -76,6 +80,8 @@ def paths(
     learned_from, judged_by = trial.traffic.requests, judging[0].traffic.requests
     console.print(f"Learned on {learned_from:,} requests, judged on the {judged_by:,} that follow, {seeds} seeds.")
     console.print(f"The rule to beat, tuned on the same requests: {result.rule.words}.")
+    if (said := table_words(result.bundle.path)) is not None:
+        console.print(f"What was learned: {said}.")
     console.print(verdict_table(result))
     console.print(f"Bundle {result.bundle.version} in {place}, after {time.perf_counter() - began:.0f} s.")
     if store is not None:

@@ -8,7 +8,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from gateway.core.forecast import FleetCosts
 from gateway.core.path.base import PathPolicy
 from gateway.core.types import SloTarget
 from gateway.wire.decision_record import decode_record
@@ -33,10 +34,12 @@ from policy_store.learn.environment import ServedRow
 Answer = TypeVar("Answer")
 
 ADMIN_TIMEOUT_S = 30.0
+LOG_TRIES, LOG_PAUSE_S = 100, 0.05
+"""The log is written a moment after an answer's last byte; so often and so long apart is it looked for."""
 
 
 class LiveError(Exception):
-    """The gateway did not take a policy."""
+    """The gateway did not take a policy, or does not log what it serves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +55,10 @@ class LiveGateway:
     """A directory that it can read, for the policies that it is given."""
     slo: SloTarget
     """In engine seconds."""
+    costs: FleetCosts | None = None
+    """What the engines take, in the gateway's seconds: needed to give it a policy by price."""
+    routing: Mapping[str, Any] = field(default_factory=dict)
+    """Routing settings that every policy is given with, such as the weights of placement."""
 
 
 class LiveEnvironment:
@@ -92,10 +99,35 @@ class LiveEnvironment:
             CannotPublish: no settings and no bundle say the same as the policy.
             OSError: the bundle cannot be written, or the log cannot be read.
         """
-        self._run(self._replay.put_policy(self._gateway.admin_url, routing_of(policy, self._gateway.bundles)))
+        return self.serve_with(self._gateway.routing, policy, requests)
+
+    def serve_with(self, routing: Mapping[str, Any], policy: PathPolicy, requests: int) -> list[ServedRow]:
+        """As `serve`, with other routing settings beside the policy's own."""
+        gateway = self._gateway
+        own = routing_of(policy, gateway.bundles, gateway.costs)
+        self._run(self._replay.put_policy(gateway.admin_url, {**routing, **own}))
         self._run(self._replay.send(list(islice(self._requests, requests))))
         self._served += requests
         return self._collect()
+
+    def finish(self) -> list[ServedRow]:
+        """Wait until all that is under way has ended, and give its rows. The trace's clock stands still meanwhile.
+
+        Raises:
+            LiveError: the log does not say how requests ended.
+        """
+        self._run(self._replay.ended())
+        rows = self._collect()
+        for _ in range(LOG_TRIES):
+            if self._rows.next_order >= self._served:
+                return rows
+            time.sleep(LOG_PAUSE_S)
+            rows += self._collect()
+        raise LiveError(f"{self._gateway.decision_log} says nothing of request {self._rows.next_order}")
+
+    def take_lags(self) -> list[float]:
+        """How late requests were sent since the last call, in real seconds; of those that have ended."""
+        return self._replay.take_lags()
 
     def close(self) -> None:
         """Cancel what is under way and end the thread."""
@@ -155,7 +187,9 @@ class _Replay:
         self._prompts = PromptBuilder(options.seed)
         self._tasks: set[asyncio.Task[None]] = set()
         self._unseen: list[int] = []
-        self._began_s = time.perf_counter()
+        self._lags_s: list[float] = []
+        self._start_s = time.perf_counter()
+        """When the arrivals that are being sent count from."""
         self._end_s: float | None = None
         """Real and the trace's time of the last arrival, of which the next one keeps its distance."""
         self._last_s = 0.0
@@ -179,7 +213,7 @@ class _Replay:
             return
         start_s = time.perf_counter() if self._end_s is None else self._end_s
         start_s = max(start_s, time.perf_counter() - (requests[0].arrival_s - self._last_s) / self._options.speed)
-        shift_s = self._last_s
+        shift_s, self._start_s = self._last_s, start_s
         await open_loop(
             [replace(request, arrival_s=request.arrival_s - shift_s) for request in requests],
             self._prepare,
@@ -194,6 +228,15 @@ class _Replay:
         """Requests since the last call that never reached the gateway."""
         found, self._unseen = self._unseen, []
         return found
+
+    def take_lags(self) -> list[float]:
+        """Lags since the last call."""
+        found, self._lags_s = self._lags_s, []
+        return found
+
+    async def ended(self) -> None:
+        """Wait for all that is under way."""
+        await asyncio.gather(*self._tasks)
 
     async def close(self) -> None:
         """Cancel what is under way."""
@@ -213,8 +256,12 @@ class _Replay:
         return start
 
     async def _see_through(self, request: TraceRequest, body: bytes) -> None:
-        attempt = Attempt(self._options, request, lambda: time.perf_counter() - self._began_s)
+        start_s = self._start_s
+        attempt = Attempt(self._options, request, lambda: time.perf_counter() - start_s)
         target = urlsplit(self._options.url).path.rstrip("/") + ROUTES[self._options.endpoint]
         await attempt.run(self._client, target, body)
-        if attempt.record().status is None:
+        record = attempt.record()
+        if record.status is None:
             self._unseen.append(request.index)
+        if record.lag_s is not None:
+            self._lags_s.append(record.lag_s)

@@ -39,6 +39,11 @@ class LogRows:
         self._next = 0
         self._busy: list[_Busy] = []
 
+    @property
+    def next_order(self) -> int:
+        """The first request whose row is still to come."""
+        return self._next
+
     def add(self, order: int, record: DecisionRecord) -> None:
         """A request has ended."""
         self._waiting[order] = record

@@ -4,6 +4,7 @@ The rule of this module: every try serves the same requests on a fresh fleet fro
 weights tells two tries apart.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -26,12 +27,10 @@ from loadtest.traces.loaders import load_workload
 from loadtest.traces.types import TraceRequest
 from loadtest.traces.workload import Workload
 from policy_store.costs.engine import engine_costs
-from policy_store.learn.prices import Score
+from policy_store.learn.prices import Score, scored
 
 BASELINE = DynamoRule(mode=DynamoMode.ISL_OR_LOAD, prefill_busy_threshold=1.0)
 """What a priced policy asks where prices are missing."""
-LATE_S = 1e6
-"""The TTFT of a request that never had a token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,18 +101,15 @@ def try_weights(
 def score_of(flights: Sequence[Flight], fleet: SimulatedFleet) -> Score:
     """Attainment and tails; a request that failed attained nothing and was as late as can be."""
     slo = fleet.slo
-    ttft_s = np.array([LATE_S if one.error or one.ttft_s is None else one.ttft_s for one in flights])
-    tpot_s = np.array([one.tpot_s or 0.0 for one in flights])
-    met = np.ones(len(flights), dtype=bool)
+    failed = [one.error is not None or one.ttft_s is None for one in flights]
+    ttft_s = np.array([math.inf if bad else one.ttft_s for one, bad in zip(flights, failed, strict=True)])
+    tpot_s = np.array([math.inf if bad else one.tpot_s or math.nan for one, bad in zip(flights, failed, strict=True)])
+    met = np.array([not bad for bad in failed])
     if slo.ttft_s is not None:
         met &= ttft_s <= slo.ttft_s
     if slo.tpot_s is not None:
-        met &= tpot_s <= slo.tpot_s
-    return Score(
-        attained_ratio=float(met.mean()),
-        ttft_p90_s=float(np.percentile(ttft_s, 90)),
-        tpot_p90_s=float(np.percentile(tpot_s, 90)),
-    )
+        met &= ~(tpot_s > slo.tpot_s)
+    return scored(ttft_s, tpot_s, met)
 
 
 def fleet_costs(engine: str) -> FleetCosts:

@@ -77,7 +77,7 @@ class CoreDispatcher:
         self._tells_limits = lengths is Lengths.LIMIT
         self._model = model
         self._id_prefix = "" if run_id is None else f"{run_id}-"
-        self._workers = workers
+        self._worker_ids = [worker.worker_id for worker in workers]
         self._place = {worker.worker_id: place for place, worker in enumerate(workers)}
         for worker in workers:
             self.router.observe(WorkerUp(at_s=0.0, spec=worker))
@@ -119,8 +119,7 @@ class CoreDispatcher:
             waiting=snapshot.waiting,
             kv_used_ratio=snapshot.kv_used_ratio,
         )
-        worker_id = self._workers[engine].worker_id
-        self.router.observe(WorkerSampled(at_s=now_s, worker_id=worker_id, sample=sample))
+        self.router.observe(WorkerSampled(at_s=now_s, worker_id=self._worker_ids[engine], sample=sample))
 
     def _facts(self, request: TraceRequest) -> RequestFacts:
         full_blocks = request.input_tokens // request.block_tokens

@@ -32,6 +32,7 @@ SPEC = EngineSpec(
 )
 NS_PER_MS = 1e6
 DECODE_BASE_MS, DECODE_SLOPE_MS, DECODE_BEND_MS = 5.74, 54.01, -25.74
+DECODE_FULL_MS = DECODE_BASE_MS + DECODE_SLOPE_MS + DECODE_BEND_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +54,11 @@ class ReplayCosts:
     def _prefill_ns(self, chunks: Sequence[tuple[int, int]]) -> int:
         if not chunks:
             return 0
-        count = len(chunks)
-        before = sum(before for _, before in chunks)
-        tokens = count * ((sum(new for new, _ in chunks) + before) // count - before // count)
+        count, new, before = len(chunks), 0, 0
+        for chunk in chunks:
+            new += chunk[0]
+            before += chunk[1]
+        tokens = count * ((new + before) // count - before // count)
         return round((4.209989e-7 * tokens * tokens + 1.518344e-2 * tokens + 16.50142) * NS_PER_MS) if tokens else 0
 
     def _decode_ns(self, context_tokens: int) -> int:
@@ -69,7 +72,7 @@ class ReplayStretch:
     A step takes `base + slope u + bend u^2` ms, where u grows by the same amount from step to step until it is 1.
     """
 
-    __slots__ = ("_full_ms", "_inside", "_terms_ms")
+    __slots__ = ("_inside", "_terms_ms")
 
     def __init__(self, kv_tokens: int, sequences: int, context_tokens: int) -> None:
         use, growth = context_tokens / kv_tokens, sequences / kv_tokens
@@ -79,13 +82,14 @@ class ReplayStretch:
         # Sums of i and of i^2 over the steps 0 .. n-1, by powers of n.
         self._terms_ms = (first - linear / 2 + square / 6, linear / 2 - square / 2, square / 3)
         self._inside = max(0, (kv_tokens - context_tokens) // sequences + 1)
-        self._full_ms = DECODE_BASE_MS + DECODE_SLOPE_MS + DECODE_BEND_MS
 
     def seconds(self, steps: int) -> float:
         """How long the first `steps` steps take together."""
-        inside = min(steps, self._inside)
         one, two, three = self._terms_ms
-        return (((three * inside + two) * inside + one) * inside + self._full_ms * (steps - inside)) * 1e-3
+        inside = self._inside
+        if steps <= inside:
+            return ((three * steps + two) * steps + one) * steps * 1e-3
+        return (((three * inside + two) * inside + one) * inside + DECODE_FULL_MS * (steps - inside)) * 1e-3
 
 
 class RoundRobin:

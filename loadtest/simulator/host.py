@@ -27,6 +27,8 @@ FOLLOWING = -1
 SCRAPE = 0
 HEAR = 1
 """Ranks at one instant; engines, by their place, come after the arrivals and before the scrapes."""
+NOTHING: Item = (NEVER_S, SCRAPE, 0, None)
+"""What an empty agenda has first."""
 
 
 class Load(Protocol):
@@ -94,14 +96,13 @@ class Simulation:
         while True:
             # The first of some dozens of numbers is found sooner than a heap of them is kept.
             engine_s = min(due_s)
-            head_s, rank = agenda[0][:2] if agenda else (NEVER_S, SCRAPE)
-            at_s = min(engine_s, head_s)
+            head_s, rank, _, _ = agenda[0] if agenda else NOTHING
+            is_engine = engine_s < head_s or (engine_s == head_s and rank >= SCRAPE)
+            at_s = engine_s if is_engine else head_s
             if at_s > until_s or at_s == NEVER_S:
                 break
-            if head_s > engine_s or (head_s == engine_s and rank >= SCRAPE):
-                place = due_s.index(engine_s)
-                due_s[place] = NEVER_S
-                self._advance(place, at_s)
+            if is_engine:
+                self._advance(due_s.index(engine_s), at_s)
             elif not self._do(heappop(agenda)):
                 continue
             now_s = at_s
@@ -162,12 +163,13 @@ class Simulation:
         self._look_at(place)
 
     def _look_at(self, place: int) -> None:
-        self._due_s[place] = self._engines[place].due_s
+        self._due_s[place] = self._engines[place].due_s()
 
     def _advance(self, place: int, now_s: float) -> None:
-        for event in self._engines[place].advance(now_s):
+        engine = self._engines[place]
+        for event in engine.advance(now_s):
             self._handle(event)
-        self._look_at(place)
+        self._due_s[place] = engine.due_s()
 
     def _handle(self, event: EngineEvent) -> None:
         flight = self._by_id[event.request_id]

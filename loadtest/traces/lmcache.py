@@ -15,11 +15,10 @@ import msgspec
 from loadtest.traces.files import json_lines, opened
 from loadtest.traces.sessions import Session, Turn
 from loadtest.traces.types import TraceError
+from policy_store.learn.continued import CONTINUES_RATIO, common_prefix
 
 RECORDED_TPOT_S = 0.0058
 """Slope of the miniswe trace's call gaps over the output's length: what of a gap was the model's."""
-CONTINUES_RATIO = 0.5
-"""A prompt that keeps less of an earlier one begins a strand of its own."""
 
 
 class _Call(msgspec.Struct, frozen=True):
@@ -87,7 +86,7 @@ def _continued(
 ) -> tuple[int, ...]:
     """The prompt's block ids: those of the strand that it shares most with, then new ones."""
     shared, strand = max(
-        ((_shared(last.text, text), last) for last in strands), key=lambda pair: pair[0], default=(0, None)
+        ((common_prefix(last.text, text), last) for last in strands), key=lambda pair: pair[0], default=(0, None)
     )
     kept: tuple[int, ...] = ()
     if strand is not None and shared:
@@ -99,15 +98,3 @@ def _continued(
         strands.remove(strand)
     strands.append(_Strand(text, input_tokens, hash_ids))
     return hash_ids
-
-
-def _shared(one: str, other: str) -> int:
-    """Length of the common prefix."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

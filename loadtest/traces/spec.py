@@ -42,11 +42,12 @@ from dataclasses import dataclass, field
 from loadtest.traces.types import TraceError
 
 TRACE_HELP = (
-    "KIND:NAME[?OPTION=VALUE&...], several joined by ' + '. Open loop: mooncake:PATH, azure:PATH, servegen:PATH, "
-    "synthetic:{mooncake,azure-conv,azure-code,tool-agent}. Sessions: claude:PATH, lmcache:PATH, taubench:PATH, "
-    "swe:PATH, synthetic:{claude-code,miniswe}. Options of all: rate=R, horizon=S, phases=D:S,D:S-E,..."
+    "KIND:NAME, with options as in ?rate=2&horizon=60; several joined by ' + '. Open loop: mooncake:PATH, azure:PATH, "
+    "servegen:PATH, synthetic:NAME (mooncake, azure-conv, azure-code, tool-agent). Sessions: claude:PATH, "
+    "lmcache:PATH, taubench:PATH, swe:PATH, synthetic:NAME (claude-code, miniswe). Options of all: rate=R, horizon=S, "
+    "phases=D:S,D:S-E,..."
 )
-"""Help text for options that take a spec."""
+"""Help text for options that take a spec; no word is too long for a narrow terminal's column."""
 
 OFF = ("0", "no", "false")
 ON = ("1", "yes", "true")

@@ -144,12 +144,16 @@ class Dolphin:
         """Go on until at least so many more requests have been served; a scan that has begun is finished.
 
         Raises:
-            LearningError: the environment gives nothing to learn from.
+            LearningError: the environment gives nothing to learn from, or the requests end before the first fit.
         """
         until = self._course.served + requests
         while self._course.served < until:
             self.step()
-        return self.learned
+        if self._learned is None:
+            raise LearningError(
+                f"{requests:,} requests are too few to learn from: a fit takes over {self.plan.n_fit:,}"
+            )
+        return self._learned
 
     def step(self) -> None:
         """One step of the machine: a whole warm-up, fit or scan, or one block of running."""

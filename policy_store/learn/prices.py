@@ -8,11 +8,15 @@ cross-entropy method), because a few dozen tries of a noisy figure in seven dime
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import starmap
 from types import MappingProxyType
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gateway.core.path.price import PriceWeights
+
+Floats = NDArray[np.float64]
 
 RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
     {
@@ -22,7 +26,7 @@ RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
         "tpot_pull": (0.05, 2.0),
         "stall_price": (0.05, 4.0),
         "crowd_price": (0.05, 4.0),
-        "prefill_price": (0.005, 1.0),
+        "queue_price": (0.2, 8.0),
     }
 )
 """What is searched, by factor; the other weights stay as they are."""
@@ -32,21 +36,61 @@ LEAST_SPREAD = 0.25
 """Of a later round, as a factor's logarithm: it still looks around the best."""
 
 
+PARTS = 5
+"""Consecutive parts of the traffic, of which the tails are known too."""
+LATE_S = 1e6
+"""Stands for a latency without end where a figure must be finite."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
+class Tails:
+    """P90 of both latencies; a TPOT of 0 is that of answers without a second token."""
+
+    ttft_p90_s: float
+    tpot_p90_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score(Tails):
     """How some traffic was served."""
 
     attained_ratio: float
-    ttft_p90_s: float
-    tpot_p90_s: float
+    parts: tuple[Tails, ...] = ()
+    """Tails of consecutive parts of the requests; may be empty."""
+
+
+def scored(ttft_s: Floats, tpot_s: Floats, met: NDArray[np.bool_]) -> Score:
+    """The score of requests in order of arrival.
+
+    Args:
+        ttft_s: infinite where there was no answer.
+        tpot_s: NaN for answers of one token, infinite where there was no answer.
+        met: whether the SLO was.
+    """
+    parts = tuple(
+        Tails(ttft_p90_s=_p90(ttft), tpot_p90_s=_p90(tpot))
+        for ttft, tpot in zip(np.array_split(ttft_s, PARTS), np.array_split(tpot_s, PARTS), strict=True)
+    )
+    return Score(attained_ratio=float(met.mean()), ttft_p90_s=_p90(ttft_s), tpot_p90_s=_p90(tpot_s), parts=parts)
+
+
+def _p90(values: Floats) -> float:
+    """The smallest value that nine tenths do not exceed; 0 without any."""
+    known = values[~np.isnan(values)]
+    return min(LATE_S, float(np.quantile(known, 0.9, method="inverted_cdf"))) if known.size else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
     """What a policy is to be better than, and by how much in the tails; attainment is always to be as high as can be.
 
-    A tail above its share costs `tail_price` per whole reference that it is above. Below it, shorter is still better:
-    by `tail_pull` for each time that it is shorter by a factor e.
+    A tail above its share costs `tail_price` per whole reference that it is above, and `loss_price` more of what it is
+    above the reference itself: what gets better must not pay for what gets worse. Below its share, shorter is still
+    better: by a pull for each time that it is shorter by a factor e. TPOT pulls more, for it has a floor, the lone
+    decode step: there is far less to be gained by a factor than of TTFT, and the search would spend it.
+
+    Tails are compared part by part of the traffic, where these are known: one bad stretch of the reference makes up the
+    P90 of the whole, and to be better than that is no merit in the rest.
     """
 
     reference: Score
@@ -54,19 +98,27 @@ class Goal:
     ttft_share: float = 0.85
     tpot_share: float = 0.75
     tail_price: float = 0.5
-    tail_pull: float = 0.05
+    loss_price: float = 3.0
+    ttft_pull: float = 0.05
+    tpot_pull: float = 0.5
 
     def value(self, score: Score) -> float:
         """Higher is better, in attainment."""
-        value = score.attained_ratio
-        for own_s, reference_s, share in (
-            (score.ttft_p90_s, self.reference.ttft_p90_s, self.ttft_share),
-            (score.tpot_p90_s, self.reference.tpot_p90_s, self.tpot_share),
+        own, its = score.parts, self.reference.parts
+        pairs = list(zip(own, its, strict=True)) if own and len(own) == len(its) else [(score, self.reference)]
+        return score.attained_ratio - sum(starmap(self._loss, pairs)) / len(pairs)
+
+    def _loss(self, own: Tails, its: Tails) -> float:
+        loss = 0.0
+        for own_s, reference_s, share, pull in (
+            (own.ttft_p90_s, its.ttft_p90_s, self.ttft_share, self.ttft_pull),
+            (own.tpot_p90_s, its.tpot_p90_s, self.tpot_share, self.tpot_pull),
         ):
             if reference_s > 0:
                 ratio = own_s / reference_s
-                value -= self.tail_price * max(0.0, ratio - share) + self.tail_pull * math.log(max(ratio, 1e-3))
-        return value
+                loss += self.tail_price * max(0.0, ratio - share) + self.loss_price * max(0.0, ratio - 1.0)
+                loss += pull * math.log(max(ratio, 1e-3))
+        return loss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

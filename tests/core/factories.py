@@ -69,10 +69,12 @@ def view(name: str = "d0", **changes: Any) -> WorkerView:
     fields: dict[str, Any] = {
         "role": Role.BOTH,
         "inflight_requests": 0,
+        "resident_requests": changes.get("inflight_requests", 0),
         "prefill_tokens": 0,
         "kv_tokens": 0,
         "kv_capacity_tokens": None,
         "kv_used_ratio": None,
+        "kv_resident_ratio": None,
         "queue_depth": None,
         "hit_tokens": 0,
         "max_batched_tokens": None,

@@ -118,6 +118,49 @@ class TestRequests:
         assert (seen.inflight_requests, seen.prefill_tokens, seen.kv_tokens) == (0, 0, 0)
 
 
+class TestAwaited:
+    """Requests whose prefill another worker has yet to end: d0 has reserved for them, and holds nothing of them."""
+
+    def test_they_are_in_flight_and_not_resident(self) -> None:
+        bench = Bench()
+        bench.start(2)
+        (awaited,) = bench.start(prefill="p0")
+        seen = bench.view()
+        assert (seen.inflight_requests, seen.resident_requests) == (3, 2)
+        assert (seen.kv_used_ratio, seen.kv_resident_ratio) == (0.3, 0.2)
+        bench.ledger.advance(awaited, Stage.PREFILLED)
+        seen = bench.view()
+        assert (seen.resident_requests, seen.kv_resident_ratio) == (3, 0.3)
+
+    def test_a_lost_prefill_brings_them_here_and_an_end_takes_them_away(self) -> None:
+        bench = Bench()
+        lost, ended = bench.start(2, prefill="p0")
+        assert bench.view().resident_requests == 0
+        bench.ledger.prefill_lost(lost)
+        assert (bench.view().resident_requests, bench.view().kv_resident_ratio) == (1, 0.1)
+        bench.ledger.release(ended)
+        assert (bench.view().inflight_requests, bench.view().resident_requests) == (1, 1)
+
+    def test_a_sample_is_of_what_is_resident(self) -> None:
+        bench = Bench()
+        bench.start(2)
+        awaited = bench.start(3, prefill="p0")
+        bench.sampled(running=4, waiting=1, kv_used_ratio=0.4)
+        assert (bench.view().resident_requests, bench.view().kv_resident_ratio) == (5, 0.4)
+        for decision_id in awaited:
+            bench.ledger.advance(decision_id, Stage.PREFILLED)
+        bench.start(1)
+        seen = bench.view()
+        assert (seen.resident_requests, seen.kv_resident_ratio) == (9, 0.8)
+
+    def test_a_worker_without_a_capacity_is_as_full_as_it_says(self) -> None:
+        bench = Bench(kv_total_blocks=None)
+        bench.start(prefill="p0")
+        assert bench.view().kv_resident_ratio is None
+        bench.sampled(kv_used_ratio=0.25)
+        assert bench.view().kv_resident_ratio == 0.25
+
+
 class TestKv:
     """d0 holds 100 blocks of 16 tokens."""
 

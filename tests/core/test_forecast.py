@@ -1,5 +1,6 @@
 """What is expected of workers, on an engine with round prices: see `factories.ENGINE`."""
 
+from collections import deque
 from dataclasses import replace
 
 import pytest
@@ -100,6 +101,35 @@ def test_answers_that_come_slower_than_expected_raise_what_is_expected() -> None
         of.sent(one, float(number))
         of.ended(one, number + 0.5, tpot_s=0.02)
     assert local(of, now_s=400.0).tpot_s == pytest.approx(0.02, rel=0.02)
+
+
+def test_errors_that_are_told_late_do_not_make_the_correction_swing() -> None:
+    """Every answer is told 300 answers after it was predicted, and takes 1.5 times what it is priced at."""
+    of = forecast()
+    under_way: deque[Decision] = deque()
+    seen = []
+    for number in range(2000):
+        one = promised(of, str(number), prefill="p0")
+        of.sent(one, float(number))
+        under_way.append(one)
+        if len(under_way) > 300:
+            late = under_way.popleft()
+            priced_s = of.decode(DECODE, 1000, 100.0).after_s / of.of(WorkerId("d0")).decode_correction
+            of.ended(late, number + 0.5, tpot_s=1.5 * priced_s)
+        seen.append(of.of(WorkerId("d0")).decode_correction)
+    assert seen[-1] == pytest.approx(1.5, rel=0.05)
+    assert max(seen) < 1.6
+
+
+def test_answers_make_the_mean_length_and_a_length_that_no_engine_can_have_made_does_not() -> None:
+    of = forecast()
+    assert of.mean_osl_tokens == 256.0
+    for _ in range(2000):
+        of.answered(100)
+    assert of.mean_osl_tokens == pytest.approx(100.0, rel=0.01)
+    of.answered(-1)
+    of.answered(2**40)
+    assert of.mean_osl_tokens == pytest.approx(100.0, rel=0.01)
 
 
 def test_a_worker_that_left_is_forgotten() -> None:

@@ -1,4 +1,5 @@
 from collections import Counter
+from dataclasses import fields
 
 import pytest
 from hypothesis import settings
@@ -11,6 +12,25 @@ from tests.core.factories import decision, facts
 
 D0, P0 = WorkerId("d0"), WorkerId("p0")
 IDLE = Tally()
+
+
+def tally(prefill_tokens: int = 0, *, awaited: bool = False) -> Tally:
+    """A decode worker's sums for one request; or while its KV is awaited from another worker."""
+    return Tally(
+        requests=1,
+        prefill_tokens=prefill_tokens,
+        kv_tokens=1256,
+        awaited_requests=int(awaited),
+        awaited_kv_tokens=1256 if awaited else 0,
+    )
+
+
+def test_a_copy_of_a_tally_has_all_its_sums_and_stays_as_it_is() -> None:
+    live = Tally(**{each.name: place for place, each in enumerate(fields(Tally), start=1)})
+    copy = live.copy()
+    assert copy == live
+    live.requests += 1
+    assert copy != live
 
 
 def reservation(of: Decision, *, kv_tokens: int = 1256) -> Reservation:
@@ -47,11 +67,11 @@ ONE = DecisionId("d-1")
 class TestLocalPath:
     def test_the_decode_worker_has_the_prefill_until_the_first_token(self) -> None:
         of = ledger(local())
-        assert of.tally(D0) == Tally(requests=1, prefill_tokens=400, kv_tokens=1256)
+        assert of.tally(D0) == tally(400)
         of.advance(ONE, Stage.DISPATCHED)
         assert of.tally(D0).prefill_tokens == 400
         of.advance(ONE, Stage.STREAMING)
-        assert of.tally(D0) == Tally(requests=1, prefill_tokens=0, kv_tokens=1256)
+        assert of.tally(D0) == tally()
 
     def test_the_end_gives_all_back(self) -> None:
         of = ledger(local())
@@ -64,14 +84,14 @@ class TestRemotePath:
     def test_the_prefill_worker_has_prompt_and_prefill_while_it_works(self) -> None:
         of = ledger(remote())
         assert of.tally(P0) == Tally(requests=1, prefill_tokens=700, kv_tokens=1000)
-        assert of.tally(D0) == Tally(requests=1, prefill_tokens=0, kv_tokens=1256)
+        assert of.tally(D0) == tally(awaited=True)
 
     @pytest.mark.parametrize("stage", [Stage.PREFILLED, Stage.STREAMING])
     def test_the_prefill_worker_is_free_once_it_is_done(self, stage: Stage) -> None:
         of = ledger(remote())
         of.advance(ONE, stage)
         assert of.tally(P0) == IDLE
-        assert of.tally(D0) == Tally(requests=1, prefill_tokens=0, kv_tokens=1256)
+        assert of.tally(D0) == tally()
 
     def test_a_lost_prefill_moves_to_the_decode_worker(self) -> None:
         of = ledger(remote())
@@ -79,7 +99,7 @@ class TestRemotePath:
         assert (lost.decision.path, lost.decision.prefill_worker) == (Path.LOCAL, None)
         assert of.uses(P0) == 0
         assert of.tally(P0) == IDLE
-        assert of.tally(D0) == Tally(requests=1, prefill_tokens=400, kv_tokens=1256)
+        assert of.tally(D0) == tally(400)
         of.advance(ONE, Stage.STREAMING)
         assert of.tally(D0).prefill_tokens == 0
 
@@ -115,7 +135,7 @@ def test_an_unknown_decision_cannot_move() -> None:
 def test_stages_only_move_forward(stage: Stage) -> None:
     of = ledger(remote())
     of.advance(ONE, stage)
-    before = Tally(requests=1, prefill_tokens=of.tally(D0).prefill_tokens, kv_tokens=1256)
+    before = tally(awaited=stage < Stage.PREFILLED)
     for back in range(stage + 1):
         with pytest.raises(LedgerError, match="cannot go from"):
             of.advance(ONE, Stage(back))
@@ -204,6 +224,8 @@ class LedgerMachine(RuleBasedStateMachine):
         requests: Counter[str] = Counter()
         prefill: Counter[str] = Counter()
         kv: Counter[str] = Counter()
+        awaited: Counter[str] = Counter()
+        awaited_kv: Counter[str] = Counter()
         for decision_id, of in self.open.items():
             requests[of.decode_worker] += 1
             kv[of.decode_worker] += self.kv_tokens[decision_id]
@@ -212,11 +234,18 @@ class LedgerMachine(RuleBasedStateMachine):
                 requests[of.prefill_worker] += 1
                 kv[of.prefill_worker] += isl
                 prefill[of.prefill_worker] += of.features.prefill_isl_tokens
+                awaited[of.decode_worker] += 1
+                awaited_kv[of.decode_worker] += self.kv_tokens[decision_id]
             elif stage < Stage.PREFILLED or (stage is Stage.PREFILLED and decision_id in self.lost):
                 prefill[of.decode_worker] += of.features.decode_isl_tokens
         for name in ("w0", "w1", "w2"):
-            tally = self.ledger.tally(WorkerId(name))
-            assert tally == Tally(requests=requests[name], prefill_tokens=prefill[name], kv_tokens=kv[name])
+            assert self.ledger.tally(WorkerId(name)) == Tally(
+                requests=requests[name],
+                prefill_tokens=prefill[name],
+                kv_tokens=kv[name],
+                awaited_requests=awaited[name],
+                awaited_kv_tokens=awaited_kv[name],
+            )
 
     @invariant()
     def nothing_is_kept_for_what_has_ended(self) -> None:

@@ -120,7 +120,8 @@ class TestReservations:
         of = remote_router()
         submit(of, facts(tokens=256, max_output_tokens=100))
         assert of.ledger.tally(PREFILL) == Tally(requests=1, prefill_tokens=256, kv_tokens=256)
-        assert of.ledger.tally(DECODE) == Tally(requests=1, prefill_tokens=0, kv_tokens=356)
+        awaited = Tally(requests=1, kv_tokens=356, awaited_requests=1, awaited_kv_tokens=356)
+        assert of.ledger.tally(DECODE) == awaited
 
     def test_every_answer_of_a_request_is_reserved(self) -> None:
         of = local_router()

@@ -15,16 +15,27 @@ import uvloop
 import yaml
 
 from deploy.grafana.results import Span
+from gateway.core.path.priced import JointPolicy
+from gateway.core.path.rules import DynamoRule
 from loadtest.client.options import LoadOptions
 from loadtest.client.runner import run_load
+from loadtest.compare.priced_wrongly import mispriced
 from loadtest.fleet.fleet import DEFAULT_MODEL, FleetSpec, RunningFleet, running_fleet
 from loadtest.fleet.pools import Pools
+from loadtest.learning.prices import fleet_costs
 from loadtest.traces.synthetic import SyntheticMix, synthetic_trace
+from policy_store.bundle import Bundle, new_bundle
+from policy_store.path_models import model_of
+from policy_store.store import FileStore
+from tests.policy_store.output_length_factories import predictor_files
 
 PROMETHEUS = shutil.which("prometheus")
 PROMTOOL = shutil.which("promtool")
 PROMETHEUS_DIRECTORY = Path(__file__).parents[2] / "deploy" / "prometheus"
 
+ENGINE = "h100-llama70b-tp4"
+USUAL_LENGTHS = (-1.2, -1.0)
+"""Logarithms that the predictor's tree adds to its guess for an unknown model, so that it is near the traffic's."""
 SCRAPE_S = 1.0
 READY_S = 30.0
 MAX_FAILED_RATIO = 0.05
@@ -68,13 +79,19 @@ class Observed:
 
 @contextlib.contextmanager
 def observed_fleet(directory: Path, scenario: Scenario = QUICK) -> Iterator[Observed]:
-    """Start a 2P2D fleet and a Prometheus, send the load, and keep both up for questions."""
+    """Start a 2P2D fleet and a Prometheus, send the load, and keep both up for questions.
+
+    It decides by a bundle with prices and a predictor of output lengths, so that every panel has something to show.
+    """
+    store = FileStore(directory / "policies")
+    store.activate(store.add(_priced_bundle(scenario)))
     spec = FleetSpec(
         pools=Pools(prefill=2, decode=2),
-        engine="h100-llama70b-tp4",
+        engine=ENGINE,
         speed=scenario.speed,
         settings={
             "slo": {"default": {"ttft_s": 2.0 / scenario.speed, "tpot_s": 0.04 / scenario.speed}},
+            "routing": {"policy": "learned", "store": str(store.root)},
             "telemetry": {"decision_log": str(directory / "decisions.jsonl")},
         },
     )
@@ -85,6 +102,13 @@ def observed_fleet(directory: Path, scenario: Scenario = QUICK) -> Iterator[Obse
         end_s = time.time()
         span = Span(start_s=start_s, end_s=end_s, step_s=SCRAPE_S, rate_window_s=scenario.rate_window_s)
         yield Observed(prometheus_url=url, fleet=fleet, span=span)
+
+
+def _priced_bundle(scenario: Scenario) -> Bundle:
+    """Routes by price, at the pace of the scenario's clock; its lengths are guessed by one split of the prompt's."""
+    costs = mispriced(fleet_costs(ENGINE), 1 / scenario.speed, 1 / scenario.speed)
+    path = model_of(JointPolicy(baseline=DynamoRule()), costs)
+    return new_bundle(path, output_length=predictor_files(leaves=USUAL_LENGTHS))
 
 
 def _send_load(fleet: RunningFleet, scenario: Scenario) -> None:

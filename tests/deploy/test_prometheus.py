@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy.grafana import slo_overview
+from deploy.grafana import routing_decisions, slo_overview
 from gateway.settings import FleetSettings
 from gateway.telemetry.metrics import METRICS
 
@@ -72,4 +72,7 @@ def test_rules_ask_only_for_declared_metrics_and_recorded_series() -> None:
 def test_numbers_that_have_a_home_elsewhere_are_the_same() -> None:
     assert f"> {FleetSettings().sample_max_age_s:g}" in ALERTS["TidegateStaleSamples"]["expr"]
     assert f"> {slo_overview.FAST_BURN:g}" in ALERTS["TidegateSloFastBurn"]["expr"]
+    low, high = routing_decisions.MISPRICED_BELOW, routing_decisions.MISPRICED_ABOVE
+    assert f"> {high:g}" in ALERTS["TidegatePricesOff"]["expr"]
+    assert f"< {low:g}" in ALERTS["TidegatePricesOff"]["expr"]
     assert slo_overview.FAILED in RECORDS["tidegate:request_failures:ratio_rate5m"]

@@ -7,7 +7,6 @@ every check passed. The pair is started by the script that TIDEGATE_SHARED (or .
 import argparse
 import contextlib
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -15,13 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
-import yaml
 
-from loadtest.fleet.processes import running, wait_until_ready
 from tests.engines import failure_checks, serving_checks, work_checks
 from tests.engines.checklist import Checklist, note
 from tests.engines.engine_client import PATIENCE_S, GatewayClient
 from tests.engines.engine_pair import Engines, EnginesAbsentError, Pair, running_pair
+from tests.engines.pair_gateway import decision_log, running_gateway
 from tests.engines.pair_lab import Check, Lab
 
 MODELS = {"tiny": "tiny-llama", "smol": "SmolLM2-135M-Instruct"}
@@ -87,37 +85,11 @@ def _kill_and_restart(checklist: Checklist, lab: Lab) -> None:
 
 @contextlib.contextmanager
 def _gateway(pair: Pair, policy: str, folder: Path) -> Iterator[GatewayClient]:
-    folder.mkdir(parents=True, exist_ok=True)
-    port, log, output = _free_port(), folder / "decisions.jsonl", folder / "gateway.log"
-    log.unlink(missing_ok=True)
-    settings = {
-        "server": {"port": port, "drain_s": 5.0},
-        "workers": [
-            {"id": pair.prefill.name, "url": pair.prefill.url, "role": "prefill"},
-            {"id": pair.decode.name, "url": pair.decode.url, "role": "decode"},
-        ],
-        "admin": {"port": None},
-        # An engine on shared cores may not answer for seconds, and is well all the same.
-        "fleet": {"probe_timeout_s": 20.0},
-        "upstream": {leg: {"connect_timeout_s": 20.0} for leg in ("prefill", "decode")},
-        "routing": {"policy": policy},
-        "telemetry": {"decision_log": str(log)},
-    }
-    config = folder / "tidegate.yaml"
-    config.write_text(yaml.safe_dump(settings))
     with (
-        running(["gateway", "serve", "--stop-with-stdin", "--config", str(config)], log=output) as process,
+        running_gateway(pair, {"policy": policy}, folder) as url,
         httpx.Client(timeout=PATIENCE_S, trust_env=False) as client,
     ):
-        url = f"http://127.0.0.1:{port}"
-        wait_until_ready(process, f"{url}/readyz", output)
-        yield GatewayClient(client, url, log, pair.model)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
+        yield GatewayClient(client, url, decision_log(folder), pair.model)
 
 
 def _options() -> argparse.Namespace:

@@ -16,7 +16,6 @@ import contextlib
 import os
 import secrets
 import signal
-import socket
 import statistics
 import sys
 import tempfile
@@ -27,7 +26,6 @@ from pathlib import Path
 from random import Random
 
 import httpx
-import yaml
 from rich.console import Console
 from rich.table import Column, Table
 
@@ -39,16 +37,17 @@ from loadtest.client.records import Record
 from loadtest.client.runner import run_load, warm_up
 from loadtest.engine.engine_file import SUFFIX, EngineFile, write_engine_file
 from loadtest.fleet.pools import parse_pools
-from loadtest.fleet.processes import running, wait_until_ready
 from loadtest.report.summary import PathSummary, summarise
 from loadtest.simulator.scenario import Scenario, run_workload
 from loadtest.traces.types import TraceRequest
 from loadtest.traces.workload import Workload
 from tests.engines.engine_pair import Engines, EnginesAbsentError, Pair, running_pair
+from tests.engines.pair_gateway import running_gateway
 
 MODELS = {"tiny": "tiny-llama", "smol": "SmolLM2-135M-Instruct"}
 THRESHOLD_TOKENS = 300
 """Longer prompts take the remote path; lengths keep clear of it, for the gateway only estimates them."""
+ROUTING = {"policy": "llmd", "llmd": {"non_cached_tokens": THRESHOLD_TOKENS}}
 SHORT_TOKENS, LONG_TOKENS = (60, 180), (450, 1000)
 OUTPUT_TOKENS = (16, 64)
 MAX_BATCHED_TOKENS = 2048
@@ -99,7 +98,7 @@ def main() -> int:
             worker.keep_to_core(core)
         engine = _calibrate(pair, options.budget, work)
         console.print(price_table(engine), residual_table(engine.costs.provenance.residuals))
-        url = stack.enter_context(_gateway(pair, work))
+        url = stack.enter_context(running_gateway(pair, ROUTING, work))
         measured, sent = asyncio.run(_measure(pair, url, options))
     predicted = _predict(engine, sent, work)
     figures = list(_figures(measured, predicted))
@@ -125,30 +124,6 @@ def _calibrate(pair: Pair, budget: int, work: Path) -> EngineFile:
 
 def _engine_path(work: Path) -> Path:
     return work / f"engine{SUFFIX}"
-
-
-@contextlib.contextmanager
-def _gateway(pair: Pair, work: Path) -> Iterator[str]:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-    tree = {
-        "server": {"port": port, "drain_s": 5.0},
-        "workers": [
-            {"id": pair.prefill.name, "url": pair.prefill.url, "role": "prefill"},
-            {"id": pair.decode.name, "url": pair.decode.url, "role": "decode"},
-        ],
-        "admin": {"port": None},
-        "fleet": {"probe_timeout_s": 20.0},
-        "upstream": {leg: {"connect_timeout_s": 20.0} for leg in ("prefill", "decode")},
-        "routing": {"policy": "llmd", "llmd": {"non_cached_tokens": THRESHOLD_TOKENS}},
-        "telemetry": {"decision_log": str(work / "decisions.jsonl")},
-    }
-    config, output = work / "tidegate.yaml", work / "gateway.log"
-    config.write_text(yaml.safe_dump(tree))
-    with running(["gateway", "serve", "--stop-with-stdin", "--config", str(config)], log=output) as process:
-        url = f"http://127.0.0.1:{port}"
-        wait_until_ready(process, f"{url}/readyz", output)
-        yield url
 
 
 async def _measure(pair: Pair, url: str, options: argparse.Namespace) -> tuple[list[Record], list[TraceRequest]]:

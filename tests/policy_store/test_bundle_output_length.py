@@ -138,7 +138,7 @@ def test_a_file_that_is_no_part_of_it_is_not_known() -> None:
         (lambda file: file["heads"]["log_length"]["end"].update(slope=0.0), BundleFault.SHAPE, "slope above zero"),
         (lambda file: file["text"].update(weights="AADAfw==", squares="AACAPw=="), BundleFault.NOT_FINITE, "finite"),
         (lambda file: file.update(code="print()"), BundleFault.FORMAT, "not an output-length predictor"),
-        (lambda file: file.update(format=2), BundleFault.FORMAT, "not an output-length predictor"),
+        (lambda file: file.update(format=3), BundleFault.FORMAT, "not an output-length predictor"),
     ],
 )
 def test_what_makes_no_sense_is_refused_when_it_is_made_and_when_it_is_read(

@@ -54,6 +54,11 @@ def _edit(change: Callable[[dict[str, Any]], object], folder: Path) -> None:
         (lambda file: file["heads"]["log_length"].update(sha256="0"), "not the file"),
         (lambda file: file["heads"]["log_length"].update(trees="../x.ubj"), "name of a file"),
         (lambda file: file["heads"]["log_length"]["end"].update(slope=0.0), "slope above zero"),
+        (lambda file: file["heads"]["log_length"]["own"]["terse"].update(slope=0.0), "slope above zero"),
+        (
+            lambda file: file["heads"]["log_length"]["own"].update(x=file["heads"]["log_length"]["own"]["terse"]),
+            "x has",
+        ),
         (lambda file: file["unknown"].update(spread=0.0), "spread above zero"),
         (lambda file: file["text"].update(weights="AAAA"), "cut short"),
         (lambda file: file["text"].update(weights="AADAfw==", squares="AACAPw=="), "not finite"),

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path as FilePath
 from random import Random
 from typing import Any
@@ -29,7 +30,7 @@ def test_a_table_becomes_the_policy_that_it_describes(clusters: Any, kind: type)
     assert (short.path, short.cluster) == (Path.LOCAL, 0)
     assert (long.path, long.cluster) == (Path.REMOTE, 1)
     assert policy.choose(question(10_001), Random(0)).reason is Reason.GUARD_LONG_PROMPT
-    full = question(6, decode=view(kv_used_ratio=0.81))
+    full = question(6, decode=view(kv_resident_ratio=0.81))
     assert policy.choose(full, Random(0)).reason is Reason.GUARD_DECODE_KV
 
 
@@ -77,6 +78,14 @@ def test_a_rule_has_no_model_and_a_price_needs_costs() -> None:
     for policy in (AlwaysLocal(), LEARNED["joint"]):
         with pytest.raises(PolicyError, match="no form"):
             model_of(policy)
+
+
+def test_a_stored_price_without_a_newer_weight_has_its_default() -> None:
+    raw = msgspec.to_builtins(model_of(LEARNED["joint"], COSTS))
+    del raw["weights"]["queue_price"]
+    back = to_policy(decode_path_model(msgspec.json.encode(raw)), AlwaysLocal())
+    assert isinstance(back, JointPolicy)
+    assert back.weights == replace(WEIGHTS, queue_price=PriceWeights().queue_price)
 
 
 def test_prices_that_make_no_sense_are_refused() -> None:

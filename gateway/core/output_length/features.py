@@ -20,13 +20,13 @@ from gateway.core.output_length.shape import SHAPE_FEATURES, shape_features
 from gateway.core.output_length.terms import LAYOUT, TextScore, term_buckets
 from gateway.core.output_length.text import Reading, read_text
 
-FEATURE_VERSION = 1
-LEARNED = ("model_log_tokens", "model_spread", "model_log_scale", "tenant_score", "text_score")
+FEATURE_VERSION = 2
+LEARNED = ("model_log_tokens", "model_spread", "model_number", "tenant_score", "text_score")
 MEASURED = (*LAYOUT, *HISTORY_FEATURES, "tools")
 FEATURES = (*LEARNED, *MEASURED)
 MODEL_LOG_TOKENS = FEATURES.index("model_log_tokens")
 MODEL_SPREAD = FEATURES.index("model_spread")
-MODEL_LOG_SCALE = FEATURES.index("model_log_scale")
+MODEL_NUMBER = FEATURES.index("model_number")
 TEXT_SCORE = FEATURES.index("text_score")
 _NO_SHAPE = (math.nan,) * len(SHAPE_FEATURES)
 
@@ -39,8 +39,8 @@ class Level:
     """Logarithm of the mean."""
     spread: float
     """Standard deviation of the logarithm of one plus the length; above zero."""
-    log_scale: float = 0.0
-    """What is added to a predicted logarithm, so that the model's predictions add up to what was seen."""
+    number: int = -1
+    """Under which heads keep the model's own line; below zero where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ def learned(model: str, tenant: int | None, text_score: float | None, spec: Feat
     return (
         level.log_tokens,
         level.spread,
-        level.log_scale,
+        float(level.number),
         math.nan if tenant is None else spec.tenants.get(tenant, math.nan),
         math.nan if text_score is None else text_score,
     )

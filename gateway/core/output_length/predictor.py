@@ -2,25 +2,27 @@
 
 The paper's classes are Short (under 200 tokens), Medium and Long (800 and more) [F]. The model here is not the paper's
 three-class one but two questions in order, at least 200 and at least 800 tokens, and a regression on the logarithm of
-the length. Each starts from a linear guess, the model's level and the text's score, adds trees, and is calibrated [D].
+the length. Each starts from a linear guess, the model's level and the text's score, adds trees and the model's own
+line, and is calibrated [D].
 
 The rule of this module: a prediction never exceeds the request's own limit, and what is not known is said so: without a
 model the rolling mean stands, and there are no probabilities.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gateway.core.output_length.features import (
     FEATURES,
-    MODEL_LOG_SCALE,
     MODEL_LOG_TOKENS,
+    MODEL_NUMBER,
     MODEL_SPREAD,
     TEXT_SCORE,
     FeatureSpec,
 )
+from gateway.core.output_length.own_line import OwnLine
 from gateway.core.output_length.trees import Ensemble, Margin, compile_trees
 
 MEDIUM_TOKENS = 200
@@ -86,6 +88,8 @@ class Head:
     trees: Ensemble
     end: Line
     """From the sum to a calibrated answer."""
+    own: Mapping[float, OwnLine] = field(default_factory=dict)
+    """Lines between the sum and its calibration, by `Level.number`."""
     _margin: Margin = field(init=False)
 
     def __post_init__(self) -> None:
@@ -93,7 +97,9 @@ class Head:
 
     def at(self, guess: float, features: tuple[float, ...]) -> float:
         """The calibrated answer for a linear guess and a vector of `FEATURES`."""
-        return self.end.at(self.start.at(guess) + self._margin(features))
+        margin = self.start.at(guess) + self._margin(features)
+        own = self.own.get(features[MODEL_NUMBER])
+        return self.end.at(margin if own is None else own.at(margin, features))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -121,8 +127,7 @@ class OutputLengthModel:
         guess = linear_guess(features)
         medium = _probability(self.at_least_medium.at(guess, features))
         longer = min(medium, _probability(self.at_least_long.at(guess, features)))
-        log_tokens = self.log_length.at(guess, features) + features[MODEL_LOG_SCALE]
-        expected = math.exp(min(MAX_LOG_TOKENS, log_tokens))
+        expected = math.exp(min(MAX_LOG_TOKENS, self.log_length.at(guess, features)))
         return _limited(expected, (1.0 - medium, medium - longer, longer), max_output_tokens)
 
 

@@ -8,8 +8,12 @@ The rule of this module: the paper's features and no others; ours are in `shape`
 """
 
 import re
+from collections.abc import Iterable
 
-from gateway.core.output_length.text import Reading
+import numpy as np
+import numpy.typing as npt
+
+from gateway.core.output_length.text import Reading, word_numbers
 
 VERBS = (
     "what", "write", "explain", "summarize", "how", "list", "implement", "compare", "describe", "generate", "why",
@@ -33,11 +37,13 @@ _CODE_WORDS = frozenset(
 _FORMAT_WORDS = (
     b"list", b"table", b"bullet", b"step by step", b"enumerate", b"outline", b"numbered", b"format", b"structure",
 )  # fmt: skip
-_CLAUSES = (b",", b";", b" and ", b" but ", b" because ")
+_CLAUSE_MARKS = b",;"
+_CLAUSE_WORDS = (b"and", b"but", b"because")
+"""Between spaces."""
 
 _SHORT_WORDS = frozenset((b"briefly", b"concisely", b"shortly", b"tldr"))
 _LIMIT_WORDS = frozenset((b"word", b"words", b"sentence", b"sentences", b"more", b"liner", b"tl"))
-"""Without one of these the pattern below cannot match."""
+"""One of these must be a whole word for the pattern below to count; a letter outside ASCII beside it makes another."""
 _LIMIT = re.compile(
     rb"\b(?:in\s+\d+\s+(?:words?|sentences?)\b|no\s+more\s+than\s+\d|under\s+\d+\s+words?\b|one[\s-]liner\b|tl;dr\b)"
 )
@@ -62,36 +68,66 @@ _PRIORITY = (
 _ONE_HOT = {verb: tuple(float(verb == other) for other in VERBS) for verb in VERBS}
 _VERB_OF = tuple((word, _ONE_HOT[verb]) for words, verb in _PRIORITY for word in words)
 
+_KEYWORDS = tuple(
+    dict.fromkeys((*(word for word, _ in _VERB_OF), *sorted(_CODE_WORDS | _SHORT_WORDS | _LIMIT_WORDS), *_CLAUSE_WORDS))
+)
+"""Verbs first, by priority; a keyword's number is its place from 1."""
+_, _NUMBERS = word_numbers(b" ".join(_KEYWORDS))
+_NUMBER_BITS = 64
+
+
+def _slots(numbers: npt.NDArray[np.uint64]) -> tuple[np.uint64, npt.NDArray[np.intp]]:
+    """The smallest table in which every keyword has a slot of its own: how far to shift a number, and the table."""
+    bits = len(numbers).bit_length()
+    while len(np.unique(numbers >> np.uint64(_NUMBER_BITS - bits))) < len(numbers):
+        bits += 1
+    shift = np.uint64(_NUMBER_BITS - bits)
+    table = np.zeros(2**bits, dtype=np.intp)
+    table[numbers >> shift] = np.arange(1, len(numbers) + 1)
+    return shift, table
+
+
+def _mask(words: Iterable[bytes]) -> int:
+    return sum(1 << 8 * (_KEYWORDS.index(word) + 1) for word in words)
+
+
+_SHIFT, _SLOTS = _slots(_NUMBERS)
+_NUMBER_AT = np.concatenate((np.zeros(1, dtype=np.uint64), _NUMBERS))
+_CODE, _SHORT, _LIMIT_WORD = _mask(_CODE_WORDS), _mask(_SHORT_WORDS), _mask(_LIMIT_WORDS)
+_CLAUSES = tuple((_mask((word,)), b" %b " % word) for word in _CLAUSE_WORDS)
+
 
 def prompt_features(read: Reading, prompt_tokens: float) -> tuple[float, ...]:
     """The 19 features of `PROMPT_FEATURES`, each finite and not negative.
 
     `prompt_tokens` is the gateway's estimate of the prompt's length, in tokens.
     """
-    lower, distinct = read.lower, read.distinct
-    clauses = 0
-    for clause in _CLAUSES:
-        clauses += lower.count(clause)
-    verb = _ONE_HOT["other"]
-    for word, one_hot in _VERB_OF:
-        if word in distinct:
-            verb = one_hot
-            break
+    lower = read.lower
+    keywords = _keywords(read.words)
+    found = int.from_bytes(keywords, "little")
+    clauses = len(lower) - len(lower.translate(None, _CLAUSE_MARKS))
+    for word, between_spaces in _CLAUSES:
+        if found & word:
+            clauses += lower.count(between_spaces)
+    verb = keywords.find(1, 1, len(_VERB_OF) + 1)
     return (
         prompt_tokens,
-        float(not _CODE_WORDS.isdisjoint(distinct)),
-        float(_is_limited(lower, distinct)),
+        float(found & _CODE > 0),
+        float(found & _SHORT > 0 or (found & _LIMIT_WORD > 0 and _LIMIT.search(lower) is not None)),
         float(lower.rstrip().endswith(b"?")),
         float(_has_format_word(lower)),
         float(clauses),
-        *verb,
+        *(_ONE_HOT["other"] if verb < 0 else _VERB_OF[verb - 1][1]),
     )
 
 
-def _is_limited(lower: bytes, distinct: frozenset[bytes]) -> bool:
-    if not _SHORT_WORDS.isdisjoint(distinct):
-        return True
-    return not _LIMIT_WORDS.isdisjoint(distinct) and _LIMIT.search(lower) is not None
+def _keywords(words: npt.NDArray[np.uint64]) -> bytearray:
+    """1 at the number of each keyword that occurs; what is at 0 says nothing."""
+    at = _SLOTS.take((words >> _SHIFT).view(np.int64))
+    at *= _NUMBER_AT.take(at) == words
+    found = bytearray(len(_NUMBER_AT))
+    np.frombuffer(found, dtype=np.uint8)[at] = 1
+    return found
 
 
 def _has_format_word(lower: bytes) -> bool:

@@ -6,6 +6,8 @@ follows a number.
 
 import math
 
+import numpy as np
+
 from gateway.core.output_length.text import Reading
 
 SHAPE_FEATURES = (
@@ -39,6 +41,7 @@ _NUMBER_BYTES = 5
 _LARGEST_COUNT = 50
 """Above this a number is rarely how many of something are asked for."""
 _DIGITS = b"0123456789"
+_ZERO = np.uint8(ord("0"))
 _UPPER = bytes(range(ord("A"), ord("Z") + 1))
 _NON_ASCII = bytes(range(128, 256))
 
@@ -47,12 +50,14 @@ def shape_features(read: Reading) -> tuple[float, ...]:
     """The features of `SHAPE_FEATURES`, each finite and not negative."""
     text, words = read.text, read.words
     size, count = max(1, len(text)), max(1, len(words))
+    ordered = np.sort(words)
+    distinct = min(1, len(words)) + int(np.count_nonzero(ordered[1:] != ordered[:-1]))
     digits = len(text) - len(text.translate(None, _DIGITS))
     return (
         math.log1p(read.text_bytes),
         float(text.count(b"\n")),
         float(len(words)),
-        len(read.distinct) / count,
+        distinct / count,
         len(text) / count,
         float(text.count(b"```")),
         float(digits),
@@ -69,12 +74,18 @@ def shape_features(read: Reading) -> tuple[float, ...]:
 
 def _asked(read: Reading) -> tuple[float, float]:
     """Tokens that the units asked for would take, and the largest small number among the words."""
-    numbers = [word for word in read.distinct if len(word) <= _NUMBER_BYTES and word.isdigit()]
-    small = [number for number in map(int, numbers) if number <= _LARGEST_COUNT]
-    tokens = 0.0
-    if not _TOKENS_OF.keys().isdisjoint(read.distinct):
-        for number in numbers:
-            at = read.words.index(number)
-            for unit in read.words[at + 1 : at + 1 + _AFTER]:
-                tokens = max(tokens, int(number) * _TOKENS_OF.get(unit, 0.0))
-    return tokens, float(max(small, default=0))
+    beginnings = np.frombuffer(read.lower, dtype=np.uint8)[read.edges[::2]]
+    # A letter's byte less that of "0" is 10 or more, and one below it wraps round.
+    numbers: dict[bytes, int] = {}
+    for at in (beginnings - _ZERO < len(_DIGITS)).nonzero()[0].tolist():
+        word = read.word(at)
+        if len(word) <= _NUMBER_BYTES and word.isdigit():
+            numbers.setdefault(word, at)
+    tokens, largest = 0.0, 0
+    for word, at in numbers.items():
+        number = int(word)
+        if number <= _LARGEST_COUNT:
+            largest = max(largest, number)
+        for after in range(at + 1, min(at + 1 + _AFTER, len(read.words))):
+            tokens = max(tokens, number * _TOKENS_OF.get(read.word(after), 0.0))
+    return tokens, float(largest)

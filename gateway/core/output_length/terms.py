@@ -4,12 +4,11 @@ A term is a word, or two words in a row; each falls into a bucket of a fixed tab
 learned weights with the text's vector, an entry per bucket that occurs, the rarer the larger, of length one in all,
 plus one with the logarithms of the paper's features and of the layout.
 
-The rule of this module: no word is stored, and a hash is the same in every process (CRC-32 of the UTF-8 bytes).
+The rule of this module: no word is stored, and a bucket follows from words alone, the same in every process.
 """
 
 import math
 from dataclasses import dataclass
-from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +21,7 @@ LAYOUT = (*PROMPT_FEATURES, *SHAPE_FEATURES)
 """Features that the score uses besides terms; log1p of each, for they are counts and ratios."""
 _PAIR = np.uint32(2_654_435_761)
 _MIX = np.uint32(15)
+_HALF = np.uint64(32)
 MAX_SCORE = 2.5
 """In spreads: a text unlike any that was learned from must not run away."""
 
@@ -53,11 +53,11 @@ class TextScore:
 
 def term_buckets(read: Reading, buckets: int) -> npt.NDArray[np.intp]:
     """The distinct buckets of the text's terms, ascending; `buckets` is a power of two."""
-    if not read.words:
-        return np.empty(0, dtype=np.intp)
-    words = np.fromiter(map(crc32, read.words), dtype=np.uint32, count=len(read.words))
+    words = (read.words >> _HALF).astype(np.uint32)
     terms = np.concatenate((words, words[:-1] * _PAIR + words[1:]))
     terms ^= terms >> _MIX
-    seen = np.zeros(buckets, dtype=bool)
-    seen[terms & np.uint32(buckets - 1)] = True
-    return seen.nonzero()[0]
+    terms &= np.uint32(buckets - 1)
+    terms.sort()
+    first = np.ones(len(terms), dtype=bool)
+    np.not_equal(terms[1:], terms[:-1], out=first[1:])
+    return terms[first].astype(np.intp)

@@ -4,15 +4,15 @@ The rule of this module: a policy is a total, deterministic function of its inpu
 given; it changes nothing. Every policy passes the same contract test.
 """
 
-from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
 from gateway.core.forecast import Forecast
+from gateway.core.record import record
 from gateway.core.types import Features, PathChoice, SloTarget, WorkerView
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PathQuestion:
     """One request, and the workers that either path would use."""
 

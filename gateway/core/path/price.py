@@ -1,7 +1,16 @@
 """One currency for every route: what a request is expected to lose, and what it takes from others.
 
 The rule of this module: a price is a pure function of an outlook and the SLO. A missed bound costs one; all else is
-measured against that. Derived [D]: own loss, plus the shadow price of the decode time and prefill time that is used.
+measured against that. Derived [D]: own loss, plus what others lose by the time that is used.
+
+- A hold-up of h seconds adds h/n to the TPOT of an answer of n tokens, whenever it comes. Answers are found in flight
+  in proportion to their length, so over those in flight 1/n has the mean 1/E[n]: h is divided by the mean length of all
+  answers. How long each of those in flight will be need not be known.
+- A local prefill holds up once whoever decodes there: `stall_s`.
+- One more sequence of m tokens lengthens m steps by `crowd_s` each. Who leaves the batch meanwhile is followed by
+  another, so every place in it is held up by m x `crowd_s`.
+- Whoever comes while a prefill waits will wait for it too, `prefill_s` each. A queue in balance leaves as many behind
+  as it had ahead, so they are as many as wait there now; each loses what so much more TTFT would cost this request.
 """
 
 import math
@@ -14,7 +23,7 @@ UNBOUND_TTFT_S = 2.0
 UNBOUND_TPOT_S = 0.04
 """What a latency is measured by where the SLO does not bound it; then missing it costs nothing."""
 LEAST_OUTPUT_TOKENS = 16.0
-"""A stall is shared by at least so many tokens of those that it hits: of their length only the mean is known."""
+"""A hold-up is shared by at least so many tokens: shorter answers have hardly a TPOT."""
 FARTHEST = 30.0
 """Beyond so many widths a bound is missed or kept for certain."""
 
@@ -36,7 +45,9 @@ class PriceWeights:
     crowd_price: float = 1.0
     """Per TPOT bound that the larger batch adds to a sequence that decodes there."""
     prefill_price: float = 0.1
-    """Per TTFT bound of a prefill worker's time."""
+    """Per TTFT bound of a prefill worker's time, whether or not somebody waits for it."""
+    queue_price: float = 2.0
+    """Per request that will wait for the prefill, of what so long a wait costs: 1 is as for the request itself."""
     full_price: float = 4.0
     """For a decode worker whose KV cache would be over full by all of its size."""
     hysteresis: float = 0.0
@@ -51,39 +62,61 @@ class PriceWeights:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
-    """What a route would take, beside what it is expected to give."""
+class Load:
+    """A decode worker with the request that it might get, whatever the path."""
 
-    outlook: Outlook
     batch: int
-    """Sequences that decode on its decode worker."""
+    """Sequences that it has or awaits."""
+    resident: int
+    """Those that it has: a local prefill holds them up."""
     osl_tokens: float
+    """Of the request itself."""
+    mean_osl_tokens: float
+    """Of all answers."""
     kv_after_ratio: float | None
-    """Of its decode worker's KV cache, with this request; None where its size is not known."""
-    is_local: bool
+    """Of its KV cache, with this request; None where the size is not known."""
 
 
-def price(use: Use, slo: SloTarget, weights: PriceWeights) -> float:
-    """What the route costs, in missed bounds; lower is better."""
-    outlook = use.outlook
-    ttft = outlook.ttft_s / (slo.ttft_s or UNBOUND_TTFT_S)
+def price(
+    outlook: Outlook, load: Load, slo: SloTarget, weights: PriceWeights, *, is_local: bool, waiting: int
+) -> float:
+    """What a route costs, in missed bounds; lower is better.
+
+    Args:
+        outlook: what it is expected to give and to take.
+        load: of its decode worker.
+        slo: the request's.
+        weights: the policy's.
+        is_local: whether the decode worker prefills.
+        waiting: prefills at the worker that would do its own.
+    """
+    ttft_bound_s = slo.ttft_s or UNBOUND_TTFT_S
+    ttft = outlook.ttft_s / ttft_bound_s
     tpot_bound_s = slo.tpot_s or UNBOUND_TPOT_S
     tpot = outlook.tpot_s / tpot_bound_s
-    cost = weights.ttft_pull * ttft + weights.tpot_pull * tpot
-    if slo.ttft_s is not None:
-        cost += _chance(ttft, weights.ttft_width)
+    ttft_loss = _ttft_loss(ttft, slo, weights)
+    cost = ttft_loss + weights.tpot_pull * tpot
     if slo.tpot_s is not None:
         cost += _chance(tpot, weights.tpot_width)
-    if use.batch:
-        cost += weights.crowd_price * use.batch * outlook.crowd_s / tpot_bound_s
-        if use.is_local:
-            added_s = outlook.stall_s / max(use.osl_tokens, LEAST_OUTPUT_TOKENS)
-            cost += weights.stall_price * use.batch * added_s / tpot_bound_s
-    if not use.is_local:
-        cost += weights.prefill_price * outlook.prefill_s / (slo.ttft_s or UNBOUND_TTFT_S)
-    if use.kv_after_ratio is not None and use.kv_after_ratio > 1.0:
-        cost += weights.full_price * (use.kv_after_ratio - 1.0)
+    if load.batch:
+        lost_s = weights.crowd_price * load.batch * outlook.crowd_s * load.osl_tokens
+        if is_local:
+            lost_s += weights.stall_price * load.resident * outlook.stall_s
+        cost += lost_s / max(load.mean_osl_tokens, LEAST_OUTPUT_TOKENS) / tpot_bound_s
+    prefill = outlook.prefill_s / ttft_bound_s
+    if waiting:
+        cost += weights.queue_price * waiting * (_ttft_loss(ttft + prefill, slo, weights) - ttft_loss)
+    if not is_local:
+        cost += weights.prefill_price * prefill
+    if load.kv_after_ratio is not None and load.kv_after_ratio > 1.0:
+        cost += weights.full_price * (load.kv_after_ratio - 1.0)
     return cost
+
+
+def _ttft_loss(bounds: float, slo: SloTarget, weights: PriceWeights) -> float:
+    """What a TTFT of so many bounds costs the one who has it."""
+    pull = weights.ttft_pull * bounds
+    return pull if slo.ttft_s is None else pull + _chance(bounds, weights.ttft_width)
 
 
 def _chance(bounds: float, width: float) -> float:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from gateway.core.forecast import DecodeOutlook, Forecast
+from gateway.core.forecast import Forecast
 from gateway.core.path.base import PathPolicy, PathQuestion
-from gateway.core.path.price import PriceWeights, Use, price
+from gateway.core.path.price import Load, PriceWeights, price
 from gateway.core.placement import MAX_CANDIDATES
 from gateway.core.types import (
     Candidate,
@@ -106,13 +106,19 @@ def routes(question: RouteQuestion, weights: PriceWeights) -> list[Route]:
     found: list[Route] = []
     forecast, isl, osl, now_s = question.forecast, question.isl_tokens, question.osl_tokens, question.now_s
     best = _best_prefill(question, weights)
+    prefill = None if best is None else best[0]
     for view in question.decode:
         batch = forecast.decode(view, isl, osl)
-        prefill = None if best is None else best[0]
-        found.append(_route(question, weights, batch, prefill, Path.LOCAL, forecast.local(batch, isl, now_s)))
+        load, known = _load(question, view), forecast.of(view.worker_id)
+        ways = [(Path.LOCAL, forecast.local(batch, isl, now_s), len(known.backlog))]
         if best is not None and best[0].worker_id != view.worker_id:
-            outlook = forecast.remote(batch, best[1], isl, osl, now_s)
-            found.append(_route(question, weights, batch, prefill, Path.REMOTE, outlook))
+            waiting = len(forecast.of(best[0].worker_id).backlog)
+            ways.append((Path.REMOTE, forecast.remote(batch, best[1], isl, osl, now_s), waiting))
+        for path, outlook, waiting in ways:
+            cost = price(outlook, load, question.slo, weights, is_local=path is Path.LOCAL, waiting=waiting)
+            if known.last_path not in (None, path):
+                cost += weights.hysteresis
+            found.append(Route(path=path, prefill=prefill, decode=view, outlook=outlook, price=cost))
     return found
 
 
@@ -147,28 +153,16 @@ def _best_prefill(question: RouteQuestion, weights: PriceWeights) -> tuple[Worke
     return min(legs, key=lambda leg: leg[1][0] + weights.prefill_price * leg[1][1], default=None)
 
 
-def _route(
-    question: RouteQuestion,
-    weights: PriceWeights,
-    batch: DecodeOutlook,
-    prefill: WorkerView | None,
-    path: Path,
-    outlook: Outlook,
-) -> Route:
-    view = batch.view
+def _load(question: RouteQuestion, view: WorkerView) -> Load:
     capacity = view.kv_capacity_tokens
     needed = view.kv_tokens + question.isl_tokens + question.osl_tokens
-    use = Use(
-        outlook=outlook,
+    return Load(
         batch=view.inflight_requests,
+        resident=view.resident_requests,
         osl_tokens=question.osl_tokens,
+        mean_osl_tokens=question.forecast.mean_osl_tokens,
         kv_after_ratio=needed / capacity if capacity else None,
-        is_local=path is Path.LOCAL,
     )
-    cost = price(use, question.slo, weights)
-    if question.forecast.of(view.worker_id).last_path not in (None, path):
-        cost += weights.hysteresis
-    return Route(path=path, prefill=prefill, decode=view, outlook=outlook, price=cost)
 
 
 def _by_price(route: Route) -> float:

@@ -135,7 +135,7 @@ class Guards:
 
     def choice(self, question: PathQuestion) -> PathChoice | None:
         """The guarded choice, with propensity 1; None where the table may decide."""
-        used = question.decode.kv_used_ratio
+        used = question.decode.kv_resident_ratio
         if used is not None and used > self.max_decode_kv_ratio:
             words = f"the decode worker's KV cache is {used:.0%} full, over {self.max_decode_kv_ratio:.0%}"
             return PathChoice(path=Path.REMOTE, reason=Reason.GUARD_DECODE_KV, words=words)

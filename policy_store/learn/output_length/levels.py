@@ -5,7 +5,6 @@ The rule of this module: few rows weigh little; every estimate is drawn towards 
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -25,13 +24,14 @@ def pooled_level(rows: LengthRows) -> Level:
 def model_levels(rows: LengthRows, pooled: Level, weight: float) -> dict[str, Level]:
     """Of each model, drawn towards `pooled` as by `weight` rows of it."""
     levels = {}
-    for model in np.unique(rows.models):
+    for number, model in enumerate(np.unique(rows.models)):
         own = pooled_level(rows.take(rows.models == model))
         count = float((rows.models == model).sum())
         share = count / (count + weight)
         levels[str(model)] = Level(
             log_tokens=share * own.log_tokens + (1.0 - share) * pooled.log_tokens,
             spread=share * own.spread + (1.0 - share) * pooled.spread,
+            number=number,
         )
     return levels
 
@@ -44,14 +44,14 @@ def standardised(rows: LengthRows, levels: Mapping[str, Level]) -> Floats:
     return lengths
 
 
-def scaled(levels: Mapping[str, Level], rows: LengthRows, predicted: Floats, weight: float) -> dict[str, Level]:
-    """Levels with the scale by which unseen predictions add up, drawn towards none as by `weight` rows."""
+def log_scales(levels: Mapping[str, Level], rows: LengthRows, predicted: Floats, weight: float) -> dict[int, float]:
+    """By `Level.number`, what unseen logarithms lack to add up to what was seen, drawn to none by `weight` rows."""
     found = {}
     for model, level in levels.items():
         own = rows.models == model
         seen, said = float(rows.tokens[own].sum()), float(predicted[own].sum())
         prior = weight * seen / max(1, int(own.sum()))
-        found[model] = replace(level, log_scale=float(np.log((seen + prior) / (said + prior))))
+        found[level.number] = float(np.log((seen + prior) / (said + prior)))
     return found
 
 

@@ -44,10 +44,14 @@ class TrainOptions:
     """Rows that the pooled level counts when a model's own is estimated."""
     tenant_rows: float = 50.0
     """Likewise for a tenant's score, towards zero."""
+    own_priors: tuple[float, ...] = (1.0, 10.0, 100.0)
+    """Rows that may speak for the shared answer against a model's own line; inner folds choose. None: no own lines."""
+    own_rows: int = 100
+    """Fewer of a model make no line of its own."""
     seed: int = 0
 
 
-PAPER = TrainOptions(columns=frozenset(PROMPT_FEATURES))
+PAPER = TrainOptions(columns=frozenset(PROMPT_FEATURES), own_priors=())
 """The paper's 19 features and no others, by trees alone."""
 WITHOUT = {
     "text score": TrainOptions(columns=frozenset(FEATURES) - {"text_score"}),
@@ -55,6 +59,7 @@ WITHOUT = {
     "the 19 features": TrainOptions(columns=frozenset(FEATURES) - frozenset(PROMPT_FEATURES)),
     "layout": TrainOptions(columns=frozenset(FEATURES) - frozenset(SHAPE_FEATURES)),
     "history": TrainOptions(columns=frozenset(FEATURES) - frozenset(HISTORY_FEATURES)),
+    "own lines": TrainOptions(own_priors=()),
 }
 """What an ablation leaves out, one at a time; from the text score the 19 features and the layout are not taken away."""
 OF_TEXT = frozenset({"text score", "hashed terms", "layout"})

@@ -10,10 +10,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from gateway.core.output_length.facts import PromptFacts
+from policy_store.learn.continued import CONTINUES_RATIO, common_prefix
 from policy_store.learn.output_length.rows import LengthRow, estimated_tokens, row_of
-
-CONTINUES_RATIO = 0.5
-"""A prompt that keeps less of an earlier one begins a conversation of its own."""
 
 
 @dataclass(slots=True)
@@ -73,25 +71,13 @@ def _continued(conversations: list[_Conversation], prompt: str) -> tuple[_Conver
     """The conversation that a prompt goes on with, and how many leading characters it has of it."""
     best, shared = None, 0
     for talk in conversations:
-        length = _shared(talk.prompt, prompt)
+        length = common_prefix(talk.prompt, prompt)
         if length > shared and length >= CONTINUES_RATIO * len(talk.prompt):
             best, shared = talk, length
     if best is None:
         best = _Conversation()
         conversations.append(best)
     return best, shared
-
-
-def _shared(one: str, other: str) -> int:
-    """Length of the common beginning."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 class _Message(msgspec.Struct, frozen=True):

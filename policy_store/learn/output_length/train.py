@@ -1,22 +1,24 @@
-"""Trains a predictor: levels, the text score, three boosted ensembles and their calibrations.
+"""Trains a predictor: levels, the text score, three boosted ensembles, models' own lines and the calibrations.
 
-The rule of this module: nothing that a model predicts for its own training rows is used; text scores and calibrations
-come from inner folds, split by group.
+The rule of this module: nothing that a model predicts for its own training rows is used; text scores, own lines
+and calibrations come from inner folds, split by group.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import xgboost
 
-from gateway.core.output_length.features import FEATURES, MODEL_LOG_SCALE, MODEL_SPREAD, FeatureSpec, joined, learned
+from gateway.core.output_length.features import FEATURES, MODEL_NUMBER, MODEL_SPREAD, FeatureSpec, joined, learned
+from gateway.core.output_length.own_line import SHARED, OwnLine, position
 from gateway.core.output_length.predictor import LONG_TOKENS, MEDIUM_TOKENS, Head, Line, OutputLengthModel, linear_guess
 from gateway.core.output_length.terms import TextScore
 from policy_store.boosters import read_booster
 from policy_store.learn.output_length.calibrate import fit_mean, fit_odds
-from policy_store.learn.output_length.levels import model_levels, pooled_level, scaled, standardised, tenant_scores
+from policy_store.learn.output_length.levels import log_scales, model_levels, pooled_level, standardised, tenant_scores
 from policy_store.learn.output_length.options import TrainOptions
+from policy_store.learn.output_length.own_lines import Shared, own_line
 from policy_store.learn.output_length.rows import Floats, Indexes, LengthRows, fold_of_each
 from policy_store.learn.output_length.terms import fit_text, retrusted, scores, trusted
 from policy_store.output_length_file import Trained
@@ -34,6 +36,9 @@ class _Data:
     inputs: Floats
     """n x len(FEATURES), hidden columns missing."""
     guesses: Floats
+    numbers: Floats
+    """`Level.number` of each row's model."""
+    groups: Indexes
     fold: Indexes
     options: TrainOptions
 
@@ -58,14 +63,19 @@ def train(rows: LengthRows, options: TrainOptions = TrainOptions()) -> Trained: 
         text = trusted(raw, unseen, lengths)
         unseen = retrusted(unseen, text, raw)
     every = vectors(rows, spec, unseen)
-    data = _Data(_masked(every, options), np.array([linear_guess(row) for row in every]), fold, options)
+    guesses = np.array([linear_guess(row) for row in every])
+    groups = np.unique(rows.groups, return_inverse=True)[1]
+    data = _Data(_masked(every, options), guesses, every[:, MODEL_NUMBER], groups, fold, options)
     spread = every[:, MODEL_SPREAD]
     medium, medium_file = _odds_head(data, rows.tokens >= MEDIUM_TOKENS)
     longer, long_file = _odds_head(data, rows.tokens >= LONG_TOKENS)
     length, length_file, expected = _length_head(data, rows.tokens, spread)
-    levels = scaled(levels, rows, expected, options.level_rows)
+    scales = log_scales(levels, rows, expected, options.level_rows)
     model = OutputLengthModel(
-        spec=replace(spec, models=levels, text=text), at_least_medium=medium, at_least_long=longer, log_length=length
+        spec=replace(spec, text=text),
+        at_least_medium=medium,
+        at_least_long=longer,
+        log_length=_scaled(length, scales),
     )
     return Trained(model=model, boosters=(medium_file, long_file, length_file), rows=len(rows))
 
@@ -75,8 +85,9 @@ def _odds_head(data: _Data, happened: np.ndarray) -> tuple[Head, bytes]:
     start = fit_odds(data.guesses, answers)
     starts = start.intercept + start.slope * data.guesses
     unseen = _unseen_margins(data, "binary:logistic", answers, starts)
+    own, unseen = _own_lines(data, unseen, answers, odds=True)
     trees = bytes(_boosted(data, "binary:logistic", answers, starts, None).save_raw("ubj"))
-    return Head(start=start, trees=read_booster(trees), end=fit_odds(unseen, answers)), trees
+    return Head(start=start, trees=read_booster(trees), end=fit_odds(unseen, answers), own=own), trees
 
 
 def _length_head(data: _Data, tokens: Floats, spread: Floats) -> tuple[Head, bytes, Floats]:
@@ -86,11 +97,38 @@ def _length_head(data: _Data, tokens: Floats, spread: Floats) -> tuple[Head, byt
     """
     answers = np.log1p(tokens)
     unseen = _unseen_margins(data, "reg:squarederror", answers, data.guesses, 1.0 / spread**2)
+    own, unseen = _own_lines(data, unseen, answers, odds=False)
     booster = _boosted(data, "reg:squarederror", answers, data.guesses, None, 1.0 / spread**2)
     trees = bytes(booster.save_raw("ubj"))
     same = Line(intercept=0.0, slope=1.0)
     end = fit_mean(unseen, tokens)
-    return Head(start=same, trees=read_booster(trees), end=end), trees, np.exp(end.intercept + end.slope * unseen)
+    head = Head(start=same, trees=read_booster(trees), end=end, own=own)
+    return head, trees, np.exp(end.intercept + end.slope * unseen)
+
+
+def _own_lines(data: _Data, unseen: Floats, answers: Floats, *, odds: bool) -> tuple[dict[float, OwnLine], Floats]:
+    """Lines by `Level.number`, and the margins of unseen rows with them."""
+    positions = np.array([position(row) for row in data.inputs.tolist()])
+    shared = Shared(margins=unseen, answers=answers, positions=positions, fold=data.fold, groups=data.groups, odds=odds)
+    lines: dict[float, OwnLine] = {}
+    found = unseen.copy()
+    for number in np.unique(data.numbers):
+        rows = np.flatnonzero(data.numbers == number)
+        if len(rows) < data.options.own_rows:
+            continue
+        line, found[rows] = own_line(shared.take(rows), data.options.own_priors)
+        if line is not None:
+            lines[float(number)] = line
+    return lines, found
+
+
+def _scaled(head: Head, scales: Mapping[int, float]) -> Head:
+    """The head whose logarithms each model's scale was added to, as a part of its line."""
+    own = dict(head.own)
+    for number, scale in scales.items():
+        line = own.get(number, SHARED)
+        own[number] = replace(line, intercept=line.intercept + scale / head.end.slope)
+    return replace(head, own=own)
 
 
 def vectors(rows: LengthRows, spec: FeatureSpec, text_scores: Floats) -> Floats:
@@ -169,7 +207,7 @@ def _boosted(
 
 def _masked(inputs: Floats, options: TrainOptions) -> Floats:
     """Columns that trees may not look at are missing for every row, so no split can use them."""
-    hidden = [at for at, name in enumerate(FEATURES) if name not in options.columns or at == MODEL_LOG_SCALE]
+    hidden = [at for at, name in enumerate(FEATURES) if name not in options.columns or at == MODEL_NUMBER]
     masked = inputs.copy()
     masked[:, hidden] = np.nan
     return masked

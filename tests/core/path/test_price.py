@@ -1,24 +1,51 @@
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
 from gateway.core.path.base import PolicyError
-from gateway.core.path.price import PriceWeights, Use, price
+from gateway.core.path.price import Load, PriceWeights, price
 from gateway.core.types import Outlook, SloTarget
 
 SLO = SloTarget(name="chat", ttft_s=2.0, tpot_s=0.04)
 CALM = Outlook(ttft_s=0.2, tpot_s=0.01, prefill_s=0.1, stall_s=0.1, crowd_s=0.001)
-LOCAL = Use(outlook=CALM, batch=10, osl_tokens=100.0, kv_after_ratio=0.5, is_local=True)
-FREE = PriceWeights(ttft_pull=0.0, tpot_pull=0.0, stall_price=0.0, crowd_price=0.0, prefill_price=0.0, full_price=0.0)
+LOAD = Load(batch=10, resident=10, osl_tokens=100.0, mean_osl_tokens=100.0, kv_after_ratio=0.5)
 
 
-def cost(use: Use = LOCAL, slo: SloTarget = SLO, **weights: float) -> float:
-    return price(use, slo, replace(FREE, **weights))
+@dataclass(frozen=True)
+class Asked:
+    """A route that is priced: local, and nobody waits."""
+
+    outlook: Outlook = CALM
+    load: Load = LOAD
+    is_local: bool = True
+    waiting: int = 0
 
 
-def expected(**changes: float) -> Use:
-    return replace(LOCAL, outlook=replace(CALM, **changes))
+LOCAL = Asked()
+FREE = PriceWeights(
+    ttft_pull=0.0,
+    tpot_pull=0.0,
+    stall_price=0.0,
+    crowd_price=0.0,
+    prefill_price=0.0,
+    queue_price=0.0,
+    full_price=0.0,
+)
+
+
+def cost(asked: Asked = LOCAL, slo: SloTarget = SLO, **weights: float) -> float:
+    priced = replace(FREE, **weights)
+    return price(asked.outlook, asked.load, slo, priced, is_local=asked.is_local, waiting=asked.waiting)
+
+
+def expected(**changes: float) -> Asked:
+    return Asked(outlook=replace(CALM, **changes))
+
+
+def loaded(**changes: Any) -> Asked:
+    return Asked(load=replace(LOAD, **changes))
 
 
 def test_a_route_far_within_its_bounds_costs_next_to_nothing() -> None:
@@ -42,9 +69,27 @@ def test_a_local_prefill_pays_for_everybody_that_it_holds_up() -> None:
     assert cost(replace(LOCAL, is_local=False), stall_price=2.0) == cost()
 
 
+def test_a_stall_is_shared_by_the_tokens_of_those_that_are_held_up_not_by_its_own() -> None:
+    stall = cost(stall_price=2.0) - cost()
+    assert cost(loaded(osl_tokens=1.0), stall_price=2.0) - cost() == pytest.approx(stall)
+    assert cost(loaded(mean_osl_tokens=400.0), stall_price=2.0) - cost() == pytest.approx(stall / 4)
+
+
+def test_those_whose_prefill_is_under_way_elsewhere_are_not_held_up_by_a_stall() -> None:
+    stall = cost(stall_price=2.0) - cost()
+    assert cost(loaded(resident=4), stall_price=2.0) - cost() == pytest.approx(0.4 * stall)
+    assert cost(loaded(resident=4), crowd_price=1.0) == cost(crowd_price=1.0)
+
+
+def test_a_longer_answer_crowds_others_for_longer() -> None:
+    crowd = cost(crowd_price=1.0) - cost()
+    assert cost(loaded(osl_tokens=300.0), crowd_price=1.0) - cost() == pytest.approx(3 * crowd)
+    assert cost(loaded(mean_osl_tokens=400.0), crowd_price=1.0) - cost() == pytest.approx(crowd / 4)
+
+
 def test_a_larger_batch_pays_for_everybody_in_it_and_an_empty_one_for_nobody() -> None:
     assert cost(crowd_price=1.0) - cost() == pytest.approx(10 * 0.001 / 0.04)
-    assert cost(replace(LOCAL, batch=0), crowd_price=1.0, stall_price=1.0) == cost()
+    assert cost(loaded(batch=0), crowd_price=1.0, stall_price=1.0) == cost()
 
 
 def test_a_remote_prefill_pays_for_its_time() -> None:
@@ -52,9 +97,27 @@ def test_a_remote_prefill_pays_for_its_time() -> None:
     assert cost(prefill_price=1.0) == cost()
 
 
+def test_a_prefill_pays_for_those_that_will_wait_for_it_as_much_as_the_wait_would_cost_itself() -> None:
+    unbound = SloTarget(name="none", ttft_s=None, tpot_s=None)
+    queued = replace(LOCAL, waiting=10)
+    # 0.1 s is 0.05 of what a TTFT is measured by, of 10 requests.
+    paid = cost(queued, unbound, ttft_pull=1.0, queue_price=2.0) - cost(slo=unbound, ttft_pull=1.0, queue_price=2.0)
+    assert paid == pytest.approx(2.0 * 0.5)
+    assert cost(replace(queued, is_local=False), queue_price=1.0) == cost(queued, queue_price=1.0)
+
+
+def test_a_wait_costs_others_most_where_it_makes_them_late() -> None:
+    def for_others(ttft_s: float) -> float:
+        route = expected(ttft_s=ttft_s)
+        return cost(replace(route, waiting=10), queue_price=1.0) - cost(route, queue_price=1.0)
+
+    assert for_others(0.2) < 0.1 < for_others(1.9)
+    assert for_others(20.0) == pytest.approx(0.0, abs=1e-6)
+
+
 def test_a_cache_that_would_be_over_full_costs_and_an_unknown_one_does_not() -> None:
-    assert cost(replace(LOCAL, kv_after_ratio=1.5), full_price=4.0) - cost() == pytest.approx(2.0)
-    assert cost(replace(LOCAL, kv_after_ratio=None), full_price=4.0) == cost()
+    assert cost(loaded(kv_after_ratio=1.5), full_price=4.0) - cost() == pytest.approx(2.0)
+    assert cost(loaded(kv_after_ratio=None), full_price=4.0) == cost()
 
 
 @pytest.mark.parametrize("value", [-0.1, math.nan, math.inf])

@@ -70,7 +70,7 @@ def test_the_cell_counts_the_regimes_of_every_cluster_before() -> None:
 
 
 def test_guards_come_before_the_table() -> None:
-    full = choose(policy(), 12, backlog=20_000, kv_used_ratio=0.91)
+    full = choose(policy(), 12, backlog=20_000, kv_resident_ratio=0.91)
     long = choose(policy(max_local_tokens=11), 12, backlog=20_000)
     assert (full.path, full.reason, full.cluster, full.propensity) == (REMOTE, Reason.GUARD_DECODE_KV, None, 1.0)
     assert (long.path, long.reason, long.cluster, long.propensity) == (REMOTE, Reason.GUARD_LONG_PROMPT, None, 1.0)

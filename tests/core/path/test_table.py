@@ -111,8 +111,8 @@ def table(**changes: Any) -> TablePolicy:
     return TablePolicy(**fields)
 
 
-def choose(policy: TablePolicy, isl: int, *, kv_used_ratio: float | None = None, osl: float = 256.0) -> PathChoice:
-    return policy.choose(question(isl, decode=view(kv_used_ratio=kv_used_ratio), osl=osl), Random(0))
+def choose(policy: TablePolicy, isl: int, *, kv_resident_ratio: float | None = None, osl: float = 256.0) -> PathChoice:
+    return policy.choose(question(isl, decode=view(kv_resident_ratio=kv_resident_ratio), osl=osl), Random(0))
 
 
 def test_the_cluster_names_the_path() -> None:
@@ -126,7 +126,7 @@ def test_the_cluster_names_the_path() -> None:
     [(None, Reason.CLUSTER), (0.89, Reason.CLUSTER), (0.90, Reason.CLUSTER), (0.91, Reason.GUARD_DECODE_KV)],
 )
 def test_a_full_decode_worker_prefills_nothing(ratio: float | None, reason: Reason) -> None:
-    choice = choose(table(), 12, kv_used_ratio=ratio)
+    choice = choose(table(), 12, kv_resident_ratio=ratio)
     assert choice.reason is reason
     assert choice.path is (Path.LOCAL if reason is Reason.CLUSTER else Path.REMOTE)
 
@@ -146,7 +146,7 @@ def test_guards_have_the_defaults_of_the_method() -> None:
 
 
 def test_a_guarded_request_has_no_cluster() -> None:
-    assert choose(table(), 12, kv_used_ratio=0.95).cluster is None
+    assert choose(table(), 12, kv_resident_ratio=0.95).cluster is None
 
 
 @pytest.mark.parametrize("osl", [math.nan, math.inf, -1.0, -math.inf])
@@ -191,7 +191,7 @@ def test_a_cluster_explores_at_its_own_rate_and_says_how_likely_each_path_was() 
 
 def test_a_guarded_request_is_never_explored() -> None:
     policy = table(epsilon=(1.0, 1.0))
-    choices = {policy.choose(question(12, decode=view(kv_used_ratio=0.95)), Random(seed)) for seed in range(20)}
+    choices = {policy.choose(question(12, decode=view(kv_resident_ratio=0.95)), Random(seed)) for seed in range(20)}
     assert {(choice.path, choice.reason, choice.propensity) for choice in choices} == {
         (Path.REMOTE, Reason.GUARD_DECODE_KV, 1.0)
     }
@@ -223,8 +223,8 @@ def test_a_table_refuses_negative_guards(guard: dict[str, Any]) -> None:
 def test_guards_of_zero_send_every_request_away() -> None:
     policy = table(max_decode_kv_ratio=0.0, max_local_tokens=0)
     assert choose(policy, 1).reason is Reason.GUARD_LONG_PROMPT
-    assert choose(policy, 0, kv_used_ratio=0.01).reason is Reason.GUARD_DECODE_KV
-    assert choose(policy, 0, kv_used_ratio=0.0).reason is Reason.CLUSTER
+    assert choose(policy, 0, kv_resident_ratio=0.01).reason is Reason.GUARD_DECODE_KV
+    assert choose(policy, 0, kv_resident_ratio=0.0).reason is Reason.CLUSTER
 
 
 @pytest.mark.parametrize(

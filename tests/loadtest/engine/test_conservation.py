@@ -82,7 +82,7 @@ def check_blocks(lab: Lab) -> None:
     assert all(segment.references == 0 and segment.blocks > 0 for segment in cache._released)
     known = set(below(cache.root))
     assert known == set(owned) - {cache.root} | {segment for segment in cache._released if segment.hashes}
-    assert batch.context_tokens == sum(known_tokens(lab, sequence) for sequence in batch)
+    assert batch.context_tokens == sum(known_tokens(lab, sequence) for sequence in batch.members)
 
 
 def path(sequence: LiveSequence) -> Iterator[Segment]:
@@ -210,7 +210,7 @@ def test_jumping_over_steps_changes_nothing(limits: dict[str, float], actions: l
     jumping, stepping = Host(limits), Host(limits)
     with pytest.MonkeyPatch.context() as patch:
         run(jumping, actions)
-        patch.setattr(Scheduler, "_steady_steps", lambda self, plan: 1)
+        patch.setattr(Scheduler, "_steady_steps", lambda self: 1)
         run(stepping, actions)
     assert sorted(stepping.lab.events, key=repr) == sorted(jumping.lab.events, key=repr)
     assert stepping.lab.engine.snapshot() == jumping.lab.engine.snapshot()

@@ -98,6 +98,16 @@ def test_a_live_gateway_serves_by_one_policy_after_the_other(gateway: LiveGatewa
 
 
 @pytest.mark.e2e
+def test_what_is_under_way_can_be_waited_for(gateway: LiveGateway) -> None:
+    with live(gateway, "waits") as env:
+        rows = [*env.serve(AlwaysRemote(), 15), *env.finish()]
+        assert [row.order for row in rows] == list(range(15))
+        assert env.finish() == []
+        assert len(env.take_lags()) == 15
+        assert env.take_lags() == []
+
+
+@pytest.mark.e2e
 @pytest.mark.parametrize("regimes", [None, RegimePlan(method=RegimeMethod.QUANTILES, backlog_levels=1)])
 def test_the_learner_runs_against_a_live_gateway(gateway: LiveGateway, regimes: RegimePlan | None) -> None:
     plan = DolphinPlan(

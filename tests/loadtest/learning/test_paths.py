@@ -10,10 +10,11 @@ from gateway.core.path.rules import AlwaysLocal, DynamoMode, DynamoRule
 from gateway.core.types import SloTarget
 from loadtest.fleet.pools import parse_pools
 from loadtest.learning.command import learn
+from loadtest.learning.dynamo_grid import DynamoGrid
 from loadtest.learning.kinds import Kind
 from loadtest.learning.paths import Judged, PathPlan, keep, learn_paths, split
 from loadtest.learning.prices import Traffic, Trial
-from loadtest.learning.rules import grid, tune
+from loadtest.learning.rules import tune
 from loadtest.learning.simulated import SimulatedFleet
 from policy_store.bundle import new_bundle, read_bundle
 from policy_store.learn.prices import Score
@@ -24,16 +25,11 @@ FLEET = SimulatedFleet(
     pools=parse_pools("1P1D"), engine="h100-llama8b", slo=SloTarget(name="run", ttft_s=0.5, tpot_s=0.02)
 )
 TRIAL = Trial(fleet=FLEET, traffic=Traffic(trace="synthetic:mooncake?rate=1", requests=40))
+ONE_RULE = DynamoGrid(eff_isl_tokens=(2048,), ratios=(0.7,), busy=(), has_load_alone=False)
 
 
 def score(attained: float, ttft_s: float = 1.0) -> Score:
     return Score(attained_ratio=attained, ttft_p90_s=ttft_s, tpot_p90_s=0.02)
-
-
-def test_the_grid_holds_dynamos_defaults_and_no_rule_twice() -> None:
-    rules = grid()
-    assert DynamoRule() in rules
-    assert len(set(rules)) == len(rules)
 
 
 def test_the_tuned_rule_is_the_best_of_those_that_were_tried() -> None:
@@ -69,7 +65,7 @@ def test_differences_are_taken_seed_by_seed_in_points_and_shares() -> None:
 def test_a_priced_policy_is_learned_judged_and_bundled_with_its_prices(
     kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadtest.learning.rules.grid", lambda: [DynamoRule()])
+    monkeypatch.setattr("loadtest.learning.rules.COARSE", ONE_RULE)
     trial, judging = split(TRIAL, 0.5, range(2))
     plan = PathPlan(kind=kind, trial=trial, judging=judging, budget=4)
     result = learn_paths(plan)
@@ -84,7 +80,7 @@ def test_a_priced_policy_is_learned_judged_and_bundled_with_its_prices(
 def test_the_command_writes_a_bundle_adds_it_to_a_store_and_says_how_to_use_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadtest.learning.rules.grid", lambda: [DynamoRule()])
+    monkeypatch.setattr("loadtest.learning.rules.COARSE", ONE_RULE)
     options = ["--trace", TRIAL.traffic.trace, "--requests", "200", "--pools", "1P1D", "--engine", "h100-llama8b"]
     options += ["--budget", "4", "--seeds", "2", "--jobs", "1", "--slo", "ttft=500ms,tpot=20ms"]
     shown = CliRunner().invoke(learn, ["paths", *options, "--store", str(tmp_path)], terminal_width=200)

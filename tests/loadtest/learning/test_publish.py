@@ -5,12 +5,15 @@ from random import Random
 import pytest
 
 from gateway.core.path.base import PathPolicy, PathQuestion
+from gateway.core.path.price import PriceWeights
+from gateway.core.path.priced import JointPolicy, PricedPolicy
 from gateway.core.path.regime import RegimePolicy, Regimes
 from gateway.core.path.rules import AlwaysLocal, AlwaysRemote, DynamoMode, DynamoRule, LlmdRule
 from gateway.core.path.table import GaussianMixture, KMeans, Scaler, TablePolicy
 from gateway.core.types import Path, PathChoice, Reason
-from gateway.policies import build_policy
+from gateway.policies import LEARNED_BASELINE, build_policy
 from gateway.settings import Settings
+from loadtest.learning.prices import fleet_costs
 from loadtest.learning.publish import CannotPublish, routing_of
 from tests.core.factories import question
 
@@ -57,6 +60,16 @@ def test_the_gateway_builds_the_policy_that_was_meant(policy: PathPolicy, tmp_pa
         asked = question(isl, decode_hit=isl // 3)
         for seed in range(5):
             assert built.choose(asked, Random(seed)) == policy.choose(asked, Random(seed))
+
+
+@pytest.mark.parametrize("kind", [JointPolicy, PricedPolicy])
+def test_a_policy_by_price_goes_with_its_prices(kind: type[JointPolicy | PricedPolicy], tmp_path: FilePath) -> None:
+    policy, costs = kind(weights=PriceWeights(stall_price=2.5), baseline=LEARNED_BASELINE), fleet_costs("h100-llama8b")
+    routing = routing_of(policy, tmp_path, costs)
+    built = build_policy(Settings.model_validate({"routing": dict(routing)}))
+    assert (built.path, built.costs) == (policy, costs)
+    with pytest.raises(CannotPublish, match=policy.name):
+        routing_of(policy, tmp_path)
 
 
 def test_equal_tables_are_one_bundle(tmp_path: FilePath) -> None:

@@ -35,6 +35,10 @@ def test_the_help_names_every_kind() -> None:
     )
 
 
+def test_no_word_of_the_help_is_cut_off_in_a_narrow_column() -> None:
+    assert max(map(len, TRACE_HELP.split())) <= 25
+
+
 def test_options_are_taken_once_and_the_rest_is_complained_of() -> None:
     found = options(rate="2", jitter="no", typo="1")
     assert found.positive("rate") == 2.0

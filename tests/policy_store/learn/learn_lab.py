@@ -38,7 +38,7 @@ class World:
     late: int = 0
     served: int = 0
     policies: list[PathPolicy] = field(default_factory=list)
-    kv_used_ratio: float | None = None
+    kv_resident_ratio: float | None = None
     _held: list[list[ServedRow]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -61,7 +61,7 @@ class World:
             isl,
             decode_hit=round(isl * kind.hit / kind.isl),
             prefill=view("p0", prefill_tokens=backlog),
-            decode=view("d0", inflight_requests=batch, kv_used_ratio=self.kv_used_ratio),
+            decode=view("d0", inflight_requests=batch, kv_resident_ratio=self.kv_resident_ratio),
             osl=kind.osl * self._rng.uniform(0.8, 1.25),
         )
         luck = self._rng.random()

@@ -102,7 +102,7 @@ def test_a_restart_goes_on_where_it_was() -> None:
 
 def test_what_a_guard_decides_teaches_nothing() -> None:
     known = learner(World(KINDS, static_chance)).learn(5000)
-    full = World(KINDS, static_chance, kv_used_ratio=0.99)
+    full = World(KINDS, static_chance, kv_resident_ratio=0.99)
     assert Dolphin(full, AlwaysRemote(), PLAN, learned=known).learn(500).cells == known.cells
 
 
@@ -190,6 +190,11 @@ def test_features_without_numbers_are_no_part_of_the_fit() -> None:
 def test_an_environment_that_answers_nothing_is_an_error() -> None:
     with pytest.raises(LearningError, match="only 0 ended"):
         learner(World(KINDS, static_chance, late=10**9)).learn(100)
+
+
+def test_requests_that_end_before_the_first_fit_are_too_few() -> None:
+    with pytest.raises(LearningError, match=f"{PLAN.n_fit} requests are too few to learn from"):
+        learner(World(KINDS, static_chance)).learn(PLAN.n_fit)
 
 
 def test_before_the_fit_nothing_is_known() -> None:

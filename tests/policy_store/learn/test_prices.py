@@ -1,11 +1,12 @@
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
+import numpy as np
 import pytest
 
 from gateway.core.path.price import PriceWeights
-from policy_store.learn.prices import RANGES, ROUNDS, Goal, Score, learn_weights
+from policy_store.learn.prices import LATE_S, RANGES, ROUNDS, Goal, Score, Tails, learn_weights, scored
 
 REFERENCE = Score(attained_ratio=0.7, ttft_p90_s=4.0, tpot_p90_s=0.05)
 GOAL = Goal(reference=REFERENCE)
@@ -61,12 +62,38 @@ def test_a_tail_above_what_is_wanted_costs_more_than_the_attainment_that_it_buys
     assert GOAL.value(wanted) > GOAL.value(late)
 
 
-def test_a_tail_below_what_is_wanted_gains_little() -> None:
+def test_a_tail_below_what_is_wanted_gains_something_and_of_ttft_little() -> None:
     wanted = Score(attained_ratio=0.8, ttft_p90_s=3.4, tpot_p90_s=0.0375)
-    shorter = Score(attained_ratio=0.8, ttft_p90_s=2.0, tpot_p90_s=0.02)
-    assert 0 < GOAL.value(shorter) - GOAL.value(wanted) < 0.06
+    sooner, smoother = replace(wanted, ttft_p90_s=3.06), replace(wanted, tpot_p90_s=0.9 * 0.0375)
+    assert GOAL.value(sooner) - GOAL.value(wanted) == pytest.approx(0.05 * math.log(1 / 0.9))
+    assert GOAL.value(smoother) - GOAL.value(wanted) == pytest.approx(0.5 * math.log(1 / 0.9))
+
+
+def test_tails_are_compared_part_by_part() -> None:
+    reference = scored(np.repeat([1.0, 1.0, 1.0, 1.0, 9.0], 20), np.full(100, 0.04), np.arange(100) < 70)
+    assert reference.ttft_p90_s == 9.0
+    goal = Goal(reference=reference)
+    worse_but_once = scored(np.full(100, 2.0), np.full(100, 0.03), np.arange(100) < 75)
+    assert goal.value(worse_but_once) < goal.value(reference)
+    assert goal.value(replace(worse_but_once, parts=())) > goal.value(reference)
+
+
+def test_a_score_counts_failures_as_late_and_leaves_out_answers_of_one_token() -> None:
+    ttft_s, tpot_s = np.full(100, 1.0), np.full(100, math.nan)
+    ttft_s[80:], tpot_s[80:] = math.inf, math.inf
+    found = scored(ttft_s, tpot_s, ttft_s < 2)
+    assert (found.attained_ratio, found.ttft_p90_s, found.tpot_p90_s) == (0.8, LATE_S, LATE_S)
+    assert found.parts[0] == Tails(ttft_p90_s=1.0, tpot_p90_s=0.0)
+    assert found.parts[4] == Tails(ttft_p90_s=LATE_S, tpot_p90_s=LATE_S)
 
 
 def test_a_reference_without_latencies_is_no_division_by_zero() -> None:
     goal = Goal(reference=Score(attained_ratio=0.0, ttft_p90_s=0.0, tpot_p90_s=0.0))
     assert goal.value(Score(attained_ratio=0.5, ttft_p90_s=1.0, tpot_p90_s=1.0)) == 0.5
+
+
+def test_what_gets_better_does_not_pay_for_a_tail_that_gets_worse() -> None:
+    faster_but_rougher = Score(attained_ratio=0.78, ttft_p90_s=1.0, tpot_p90_s=0.055)
+    assert GOAL.value(faster_but_rougher) < GOAL.value(REFERENCE)
+    no_rougher = Score(attained_ratio=0.78, ttft_p90_s=1.0, tpot_p90_s=0.05)
+    assert GOAL.value(no_rougher) > GOAL.value(REFERENCE) + 0.08

@@ -1,0 +1,26 @@
+from dataclasses import field, fields, replace
+
+import pytest
+
+from gateway.core.record import record
+
+
+@record
+class Point:
+    x: int
+    tags: tuple[str, ...] = field(default=())
+
+
+def test_a_record_is_compared_and_hashed_by_its_fields() -> None:
+    assert Point(x=1) == Point(x=1, tags=())
+    assert hash(Point(x=1)) == hash(Point(x=1, tags=()))
+    assert Point(x=1) != Point(x=2)
+    assert replace(Point(x=1), x=2) == Point(x=2)
+    assert [each.name for each in fields(Point)] == ["x", "tags"]
+
+
+def test_a_record_takes_keywords_only_and_has_no_other_attributes() -> None:
+    with pytest.raises(TypeError):
+        Point(1)  # type: ignore[misc]
+    with pytest.raises(AttributeError):
+        Point(x=1).y = 2  # type: ignore[attr-defined]
