@@ -23,11 +23,11 @@ from loadtest.validate.replay_runs import KV_ROUTER, ROUND_ROBIN, Latencies, Set
 
 BOUND = 0.01
 SAME = 1e-4
-"""Five random runs may agree on a median to the last digit; figures closer than this are the same."""
+"""Random runs may agree on a median to the last digit; figures closer than this are the same."""
 SHARES = (0.5, 0.9, 0.99)
 METRICS = ("ttft", "tpot")
 FLEETS = ((2, 2), (4, 4), (0, 8))
-DYNAMO_RUNS = 5
+DYNAMO_RUNS = 9
 OUR_RUNS = 3
 PACE_ROUNDS = 5
 PACE_BOUND = 2.0

@@ -44,10 +44,13 @@ LATE_S = 1e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tails:
-    """P90 of both latencies; a TPOT of 0 is that of answers without a second token."""
+    """P90 and P50 of both latencies; a TPOT of 0 is that of answers without a second token."""
 
     ttft_p90_s: float
     tpot_p90_s: float
+    ttft_p50_s: float = 0.0
+    """0 where it is not known."""
+    tpot_p50_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,16 +71,25 @@ def scored(ttft_s: Floats, tpot_s: Floats, met: NDArray[np.bool_]) -> Score:
         met: whether the SLO was.
     """
     parts = tuple(
-        Tails(ttft_p90_s=_p90(ttft), tpot_p90_s=_p90(tpot))
+        Tails(**_quantiles(ttft, tpot))
         for ttft, tpot in zip(np.array_split(ttft_s, PARTS), np.array_split(tpot_s, PARTS), strict=True)
     )
-    return Score(attained_ratio=float(met.mean()), ttft_p90_s=_p90(ttft_s), tpot_p90_s=_p90(tpot_s), parts=parts)
+    return Score(attained_ratio=float(met.mean()), **_quantiles(ttft_s, tpot_s), parts=parts)
 
 
-def _p90(values: Floats) -> float:
-    """The smallest value that nine tenths do not exceed; 0 without any."""
+def _quantiles(ttft_s: Floats, tpot_s: Floats) -> dict[str, float]:
+    return {
+        "ttft_p90_s": _quantile(ttft_s, 0.9),
+        "tpot_p90_s": _quantile(tpot_s, 0.9),
+        "ttft_p50_s": _quantile(ttft_s, 0.5),
+        "tpot_p50_s": _quantile(tpot_s, 0.5),
+    }
+
+
+def _quantile(values: Floats, share: float) -> float:
+    """The smallest value that so many do not exceed; 0 without any."""
     known = values[~np.isnan(values)]
-    return min(LATE_S, float(np.quantile(known, 0.9, method="inverted_cdf"))) if known.size else 0.0
+    return min(LATE_S, float(np.quantile(known, share, method="inverted_cdf"))) if known.size else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +102,8 @@ class Goal:
     decode step: there is far less to be gained by a factor than of TTFT, and the search would spend it.
 
     Tails are compared part by part of the traffic, where these are known: one bad stretch of the reference makes up the
-    P90 of the whole, and to be better than that is no merit in the rest.
+    P90 of the whole, and to be better than that is no merit in the rest. Medians gain nothing, but cost where they are
+    above the reference's.
     """
 
     reference: Score
@@ -99,6 +112,7 @@ class Goal:
     tpot_share: float = 0.75
     tail_price: float = 0.5
     loss_price: float = 3.0
+    median_price: float = 1.0
     ttft_pull: float = 0.05
     tpot_pull: float = 0.5
 
@@ -118,6 +132,9 @@ class Goal:
                 ratio = own_s / reference_s
                 loss += self.tail_price * max(0.0, ratio - share) + self.loss_price * max(0.0, ratio - 1.0)
                 loss += pull * math.log(max(ratio, 1e-3))
+        for own_s, reference_s in (own.ttft_p50_s, its.ttft_p50_s), (own.tpot_p50_s, its.tpot_p50_s):
+            if reference_s > 0:
+                loss += self.median_price * max(0.0, own_s / reference_s - 1.0)
         return loss
 
 

@@ -73,7 +73,8 @@ def test_tails_are_compared_part_by_part() -> None:
     reference = scored(np.repeat([1.0, 1.0, 1.0, 1.0, 9.0], 20), np.full(100, 0.04), np.arange(100) < 70)
     assert reference.ttft_p90_s == 9.0
     goal = Goal(reference=reference)
-    worse_but_once = scored(np.full(100, 2.0), np.full(100, 0.03), np.arange(100) < 75)
+    ttft_s = np.tile([1.0, 1.0, 1.0, 1.0, 2.0], 20)
+    worse_but_once = scored(ttft_s, np.full(100, 0.03), np.arange(100) < 75)
     assert goal.value(worse_but_once) < goal.value(reference)
     assert goal.value(replace(worse_but_once, parts=())) > goal.value(reference)
 
@@ -83,8 +84,18 @@ def test_a_score_counts_failures_as_late_and_leaves_out_answers_of_one_token() -
     ttft_s[80:], tpot_s[80:] = math.inf, math.inf
     found = scored(ttft_s, tpot_s, ttft_s < 2)
     assert (found.attained_ratio, found.ttft_p90_s, found.tpot_p90_s) == (0.8, LATE_S, LATE_S)
-    assert found.parts[0] == Tails(ttft_p90_s=1.0, tpot_p90_s=0.0)
-    assert found.parts[4] == Tails(ttft_p90_s=LATE_S, tpot_p90_s=LATE_S)
+    assert found.ttft_p50_s == 1.0
+    assert found.parts[0] == Tails(ttft_p90_s=1.0, tpot_p90_s=0.0, ttft_p50_s=1.0)
+    late = dict.fromkeys(("ttft_p90_s", "tpot_p90_s", "ttft_p50_s", "tpot_p50_s"), LATE_S)
+    assert found.parts[4] == Tails(**late)
+
+
+def test_a_median_above_the_references_costs_and_one_below_gains_nothing() -> None:
+    def goal_of(ttft_p50_s: float) -> float:
+        return Goal(reference=replace(REFERENCE, ttft_p50_s=1.0)).value(replace(REFERENCE, ttft_p50_s=ttft_p50_s))
+
+    assert goal_of(0.5) == goal_of(1.0)
+    assert goal_of(1.1) == pytest.approx(goal_of(1.0) - 0.1)
 
 
 def test_a_reference_without_latencies_is_no_division_by_zero() -> None:
