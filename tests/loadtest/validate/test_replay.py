@@ -92,5 +92,5 @@ def test_every_fleet_is_compared_in_turn_and_by_cost(monkeypatch: pytest.MonkeyP
     ]
     # Two metrics at three percentiles each.
     assert len(found) == 6 * 6
-    assert {len(each.dynamo_ms) for each in found if each.setup.router == KV_ROUTER} == {5}
+    assert {len(each.dynamo_ms) for each in found if each.setup.router == KV_ROUTER} == {replay.DYNAMO_RUNS}
     assert seeds == [0, 0, 0] + [0, 1, 2] * 3
