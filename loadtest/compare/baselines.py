@@ -11,7 +11,7 @@ from gateway.core.path.base import PathPolicy
 from gateway.core.path.rules import AlwaysLocal, AlwaysRemote, DynamoMode, DynamoRule, LlmdRule
 from loadtest.compare.arms import DYNAMO_PLACING, Arm, Placing
 from loadtest.compare.serving import Served
-from loadtest.learning.dynamo_grid import FINE, LOOKS, neighbours
+from loadtest.learning.dynamo_grid import FINE, looked_around
 from policy_store.learn.prices import Score
 
 DYNAMO, DYNAMO_TUNED, LLMD_TUNED = "dynamo", "dynamo-tuned", "llmd-tuned"
@@ -92,18 +92,12 @@ def tune_dynamo(rules: Sequence[DynamoRule], placing: Placing, serve: TryArm, *,
     """The best of Dynamo's rules, then of its neighbours, then the best guard for it, if any."""
     name = named(DYNAMO_TUNED, placing)
     best = tune(name, rules, placing, serve, screens=screens)
-    for _ in range(LOOKS):
-        before = best.arm
-        best = _better(best, neighbours(_dynamo(best)), serve)
-        if best.arm == before:
-            break
+    best = looked_around(best, _dynamo, lambda best, others: _better(best, others, serve))
     return _better(best, [replace(_dynamo(best), decode_busy_threshold=guard) for guard in GUARDS], serve)
 
 
 def _better(best: Tuned, others: Sequence[DynamoRule], serve: TryArm) -> Tuned:
     """The best of a tuned rule and of others."""
-    if not others:
-        return best
     found = tune(best.arm.name, others, best.arm.placing, serve, screens=())
     tried = best.tried + found.tried
     return replace(found if _rank(found.score) > _rank(best.score) else best, tried=tried)

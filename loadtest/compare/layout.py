@@ -8,6 +8,14 @@ from collections.abc import Iterable, Sequence
 from loadtest.compare.bootstrap import SHARES, Interval
 from loadtest.report.tables import DASH
 
+HEADINGS = {
+    "attained_ratio": "SLO met",
+    "ttft_p50_s": "TTFT P50, s",
+    "ttft_p90_s": "TTFT P90, s",
+    "tpot_p50_s": "TPOT P50, ms",
+    "tpot_p90_s": "TPOT P90, ms",
+    "local_ratio": "local",
+}
 UNITS = {"ttft_p50_s": (1.0, 2), "ttft_p90_s": (1.0, 2), "tpot_p50_s": (1e3, 1), "tpot_p90_s": (1e3, 1)}
 """Factor and digits of latencies."""
 
@@ -19,6 +27,14 @@ def figure(metric: str, found: Interval) -> str:
     factor, digits = UNITS[metric]
     own = found.shifted(factor)
     return f"{own.value:.{digits}f} [{own.low:.{digits}f}, {own.high:.{digits}f}]"
+
+
+def plain(metric: str, value: float) -> str:
+    """A metric without an interval, in its report's unit."""
+    if metric in SHARES:
+        return share(value)
+    factor, digits = UNITS[metric]
+    return f"{factor * value:.{digits}f}"
 
 
 def points(found: Interval | None) -> str:

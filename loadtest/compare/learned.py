@@ -23,6 +23,7 @@ from loadtest.learning.prices import fleet_costs
 from loadtest.learning.simulated import SimulatedEnvironment
 from policy_store.learn.course import Phase, Regret, Stretch
 from policy_store.learn.dolphin import Dolphin, DolphinPlan
+from policy_store.learn.environment import Environment
 from policy_store.learn.prices import Goal, Score, learn_weights
 from policy_store.learn.regimes import RegimePlan
 
@@ -140,10 +141,29 @@ def _learn_table(lesson: Lesson, name: str, regimes: RegimePlan | None) -> Learn
     plan = DolphinPlan(
         n_fit=min(effort.requests, DolphinPlan().n_fit), regimes=regimes, scan=effort.scan, seed=effort.learn_seed
     )
-    learner = Dolphin(environment, lesson.rule.arm.path, plan)
+    return learn_while_serving(name, environment, lesson.rule.arm, plan, in_all=effort.table_requests)
+
+
+def learn_while_serving(
+    name: str, environment: Environment, rule: Arm, plan: DolphinPlan, *, run: int = 1, in_all: int = 0
+) -> Learnt:
+    """A table, through its warm-up, fit and scan to where it runs.
+
+    Args:
+        name: of the arm.
+        environment: serves.
+        rule: serves while there is no table.
+        plan: how it is learned.
+        run: requests after the scan, at least.
+        in_all: requests, at least.
+
+    Raises:
+        LearningError: there is nothing to learn from.
+    """
+    learner = Dolphin(environment, rule.path, plan)
     while learner.phase is not Phase.RUN:
         learner.step()
-    learner.learn(max(1, effort.table_requests - environment.served))
+    learner.learn(max(run, in_all - environment.served))
     return Learnt(
         arm=Arm(name=name, path=learner.learned.policy()),
         requests=environment.served,

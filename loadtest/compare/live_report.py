@@ -5,12 +5,12 @@ The rule of this module: layout only; every figure is one of `results`.
 
 from collections.abc import Iterator, Sequence
 
-from loadtest.compare.layout import figure, points, share, table
+from loadtest.compare.layout import HEADINGS, figure, plain, points, share, table
 from loadtest.compare.results import Course, LiveArm, LiveLap, LiveResult
 from loadtest.report.tables import DASH
 
 SHOWN = ("attained_ratio", "ttft_p90_s", "tpot_p90_s")
-HEADINGS = ("SLO met", "TTFT P90, s", "TPOT P90, ms")
+SHOWN_HEADINGS = tuple(HEADINGS[metric] for metric in SHOWN)
 
 
 def live_parts(result: LiveResult) -> Iterator[str]:
@@ -24,14 +24,14 @@ def live_parts(result: LiveResult) -> Iterator[str]:
     )
     if result.stand_ins:
         yield f"Generators stood in for {', '.join(result.stand_ins)}."
-    yield table(("policy", *HEADINGS, "by round", "parameters"), map(_arm, result.arms))
+    yield table(("policy", *SHOWN_HEADINGS, "by round", "parameters"), map(_arm, result.arms))
     yield "Beside the tuned rule: SLO met in points, latencies relative."
     yield table(
-        ("policy", *HEADINGS),
+        ("policy", *SHOWN_HEADINGS),
         [(arm.name, *(points(arm.beside_rule[metric]) for metric in SHOWN)) for arm in result.arms if arm.beside_rule],
     )
     yield "The same requests in the simulator:"
-    yield table(("policy", *HEADINGS), map(_simulated, result.arms))
+    yield table(("policy", *SHOWN_HEADINGS), map(_simulated, result.arms))
     yield from _exploration(result)
     late_ms = (1e3 * max(lap.sent_late_s for lap in result.laps), 1e3 * max(lap.loop_late_s for lap in result.laps))
     yield (
@@ -39,7 +39,7 @@ def live_parts(result: LiveResult) -> Iterator[str]:
         f" and the gateway's loop was at most {late_ms[1]:.0f} ms late (real milliseconds; {result.speed:g} times as"
         " many of the engine's)."
     )
-    yield table(("lap", "served by", "SLO met", "TTFT P90, s", "TPOT P90, ms", "parameters"), _laps(result.laps))
+    yield table(("lap", "served by", *SHOWN_HEADINGS, "parameters"), _laps(result.laps))
 
 
 def course_parts(courses: Sequence[Course]) -> Iterator[str]:
@@ -82,8 +82,7 @@ def _arm(arm: LiveArm) -> tuple[str, ...]:
 
 
 def _simulated(arm: LiveArm) -> tuple[str, ...]:
-    own = arm.simulated
-    return (arm.name, share(own["attained_ratio"]), f"{own['ttft_p90_s']:.2f}", f"{1e3 * own['tpot_p90_s']:.1f}")
+    return (arm.name, *(plain(metric, arm.simulated[metric]) for metric in SHOWN))
 
 
 def _laps(laps: list[LiveLap]) -> Iterator[tuple[str, ...]]:
@@ -92,7 +91,7 @@ def _laps(laps: list[LiveLap]) -> Iterator[tuple[str, ...]]:
             f"{number}, {lap.phase}",
             lap.arm,
             share(lap.met / lap.requests),
-            f"{lap.ttft_p90_s:.2f}",
-            f"{1e3 * lap.tpot_p90_s:.1f}",
+            plain("ttft_p90_s", lap.ttft_p90_s),
+            plain("tpot_p90_s", lap.tpot_p90_s),
             lap.words,
         )

@@ -7,11 +7,10 @@ what the gateway logged.
 from dataclasses import dataclass, field
 
 from loadtest.compare.arms import Arm
-from loadtest.compare.learned import Learnt
+from loadtest.compare.learned import learn_while_serving
 from loadtest.compare.results import Course
 from loadtest.compare.study import course_of
-from policy_store.learn.course import Phase
-from policy_store.learn.dolphin import Dolphin, DolphinPlan
+from policy_store.learn.dolphin import DolphinPlan
 from policy_store.learn.environment import Environment
 from policy_store.learn.factorial import FactorialPlan
 
@@ -42,14 +41,6 @@ def learn_table_live(environment: Environment, rule: Arm, effort: TableEffort, *
         LearningError: the gateway's log gives nothing to learn from.
         LiveError: the gateway refused a policy.
     """
-    learner = Dolphin(environment, rule.path, DolphinPlan(n_fit=effort.n_fit, scan=effort.scan, seed=seed))
-    while learner.phase is not Phase.RUN:
-        learner.step()
-    learner.learn(effort.run)
-    learnt = Learnt(
-        arm=Arm(name=TABLE, path=learner.learned.policy()),
-        requests=environment.served,
-        regret=learner.regret(),
-        stretches=tuple(learner.stretches),
-    )
+    plan = DolphinPlan(n_fit=effort.n_fit, scan=effort.scan, seed=seed)
+    learnt = learn_while_serving(TABLE, environment, rule, plan, run=effort.run)
     return learnt.arm, course_of(learnt)

@@ -19,8 +19,8 @@ from loadtest.experiment.fingerprint import code_version
 
 SECONDS = np.float32
 """How latencies are kept."""
-MAKES_RUNS = ("serving", "traffic", "uncorrected")
-"""Modules here that a run depends on."""
+MAKES_RUNS = ("compare/serving", "compare/traffic", "compare/uncorrected", "learning/simulated")
+"""Modules that a run depends on, beside those that every experiment does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ def _key(task: Task) -> str:
 @cache
 def _own_code() -> str:
     """Hash of what makes a run of a task."""
-    here = Path(__file__).parent
-    return sha256(b"".join((here / f"{name}.py").read_bytes() for name in MAKES_RUNS)).hexdigest()
+    package = Path(__file__).parents[1]
+    return sha256(b"".join((package / f"{name}.py").read_bytes() for name in MAKES_RUNS)).hexdigest()
 
 
 def _names(task: Task) -> list[str]:

@@ -17,7 +17,7 @@ from loadtest.compare.cells import Place
 from loadtest.compare.traffic import Traffic
 from loadtest.compare.uncorrected import stop_correcting
 from loadtest.fleet.pools import parse_pools
-from loadtest.learning.simulated import SimulatedFleet
+from loadtest.learning.simulated import SimulatedFleet, outcomes
 from loadtest.simulator.dispatch import CoreDispatcher
 from loadtest.simulator.flight import Flight
 from loadtest.simulator.host import ScrapePlan, Simulation
@@ -135,14 +135,6 @@ def serve(fleet: SimulatedFleet, arm: Arm, requests: tuple[TraceRequest, ...], *
 
 
 def _served(flights: list[Flight], fleet: SimulatedFleet) -> Served:
-    ok = np.array([one.error is None and one.ttft_s is not None for one in flights])
-    ttft_s = np.array([np.nan if one.ttft_s is None else one.ttft_s for one in flights])
-    tpot_s = np.array([np.nan if one.tpot_s is None else one.tpot_s for one in flights])
-    ttft_s[~ok] = tpot_s[~ok] = np.inf
-    met = ok.copy()
-    if fleet.slo.ttft_s is not None:
-        met &= ttft_s <= fleet.slo.ttft_s
-    if fleet.slo.tpot_s is not None:
-        met &= ~(tpot_s > fleet.slo.tpot_s)
+    ttft_s, tpot_s, met = outcomes(flights, fleet.slo)
     local = np.array([one.decision is not None and one.decision.path is Path.LOCAL for one in flights])
     return Served(ttft_s=ttft_s, tpot_s=tpot_s, met=met, local=local)

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from loadtest.compare.arms import DYNAMO_PLACING, Arm
-from loadtest.compare.baselines import DYNAMO_TUNED, Tuned, fixed_arms, scouts, tune, tune_dynamo, tuned_arms
+from loadtest.compare.baselines import DYNAMO_TUNED, TryArm, Tuned, fixed_arms, scouts, tune, tune_dynamo, tuned_arms
 from loadtest.compare.cells import Place
 from loadtest.compare.effort import Effort
 from loadtest.compare.judge import Bench, arm_results
@@ -58,12 +58,14 @@ class Study:
         task = Task(place=self.place, traffic=self.traffic(scale), arm=arm, conditions=self.conditions, first=first)
         return self.runs.serve(task)
 
+    def tries(self, scale: float) -> TryArm:
+        """`try_arm` at a rate."""
+        return lambda arm, first: self.try_arm(arm, scale, first)
+
     def tuned(self, scale: float) -> Tuned:
         """The best of Dynamo's rules under Dynamo's own placement, at a rate."""
         effort = self.effort
-        return tune_dynamo(
-            effort.rules, DYNAMO_PLACING, lambda arm, first: self.try_arm(arm, scale, first), screens=effort.screens
-        )
+        return tune_dynamo(effort.rules, DYNAMO_PLACING, self.tries(scale), screens=effort.screens)
 
     def saturation(self) -> Saturation[Arm]:
         """The place's 100 %.
@@ -72,15 +74,7 @@ class Study:
             NoSaturationError: the SLO is never kept, or always.
         """
         return saturate(
-            lambda scale: (
-                tune(
-                    DYNAMO_TUNED,
-                    scouts(),
-                    DYNAMO_PLACING,
-                    lambda arm, first: self.try_arm(arm, scale, first),
-                    screens=(),
-                ).arm
-            ),
+            lambda scale: tune(DYNAMO_TUNED, scouts(), DYNAMO_PLACING, self.tries(scale), screens=()).arm,
             lambda arm, scale: self.try_arm(arm, scale).attained_ratio,
         )
 
@@ -114,7 +108,7 @@ def teach(study: Study, scale: float) -> Taught:
     """Tune the rules and learn the policies at one rate."""
     effort = study.effort
     tuned = tuned_arms(
-        lambda arm, first: study.try_arm(arm, scale, first),
+        study.tries(scale),
         screens=effort.screens,
         rules=effort.rules,
         placings=effort.placings,

@@ -4,11 +4,14 @@ The rule of this module: a grid holds Dynamo's defaults and no rule twice; which
 who then looks at its neighbours.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import TypeVar
 
 from gateway.core.path.rules import DynamoMode, DynamoRule
+
+Tuned = TypeVar("Tuned")
 
 RATIOS = (0.7, 1.0)
 """Shares of uncached tokens. Dynamo takes none above 1: a prompt without any hit is never local for its length."""
@@ -54,6 +57,25 @@ def neighbours(rule: DynamoRule) -> list[DynamoRule]:
         replace(rule, eff_isl_threshold=tokens, prefill_busy_threshold=load) for tokens, load in product(lengths, loads)
     ]
     return [other for other in dict.fromkeys(found) if other != rule]
+
+
+def looked_around(
+    best: Tuned, rule_of: Callable[[Tuned], DynamoRule], better: Callable[[Tuned, Sequence[DynamoRule]], Tuned]
+) -> Tuned:
+    """The best of a tuned rule and its neighbours, then of the new one's, until none of them is better.
+
+    Args:
+        best: what was found so far, in whatever form.
+        rule_of: its rule.
+        better: the better one of what was found and of some rules.
+    """
+    for _ in range(LOOKS):
+        before = rule_of(best)
+        others = neighbours(before)
+        best = better(best, others) if others else best
+        if rule_of(best) == before:
+            break
+    return best
 
 
 COARSE = DynamoGrid(eff_isl_tokens=(512, 2048, 8192, 16_384), busy=(0.5, 1.0, 2.0, 4.0), has_load_alone=False)

@@ -4,13 +4,11 @@ The rule of this module: every try serves the same requests on a fresh fleet fro
 weights tells two tries apart.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import joblib
-import numpy as np
 
 from gateway.core.forecast import FleetCosts
 from gateway.core.path.base import PathPolicy
@@ -20,7 +18,7 @@ from gateway.core.path.rules import DynamoMode, DynamoRule
 from gateway.core.placement import Placement
 from gateway.core.policy import DEFAULT_DECODE_PLACEMENT, DEFAULT_PREFILL_PLACEMENT, Policy
 from loadtest.engine.presets import load_engine
-from loadtest.learning.simulated import SimulatedFleet
+from loadtest.learning.simulated import SimulatedFleet, outcomes
 from loadtest.simulator.flight import Flight
 from loadtest.simulator.host import Simulation
 from loadtest.traces.loaders import load_workload
@@ -85,7 +83,7 @@ class Trial:
 
     def score(self, path: PathPolicy) -> Score:
         """How the policy did."""
-        return score_of(self.serve(path), self.fleet)
+        return scored(*outcomes(self.serve(path), self.fleet.slo))
 
 
 def try_weights(
@@ -96,20 +94,6 @@ def try_weights(
     tasks = (joblib.delayed(trial.score)(kind(weights=each, baseline=BASELINE)) for each in weights)
     scores: Sequence[Score] = joblib.Parallel(n_jobs=jobs)(tasks)
     return scores
-
-
-def score_of(flights: Sequence[Flight], fleet: SimulatedFleet) -> Score:
-    """Attainment and tails; a request that failed attained nothing and was as late as can be."""
-    slo = fleet.slo
-    failed = [one.error is not None or one.ttft_s is None for one in flights]
-    ttft_s = np.array([math.inf if bad else one.ttft_s for one, bad in zip(flights, failed, strict=True)])
-    tpot_s = np.array([math.inf if bad else one.tpot_s or math.nan for one, bad in zip(flights, failed, strict=True)])
-    met = np.array([not bad for bad in failed])
-    if slo.ttft_s is not None:
-        met &= ttft_s <= slo.ttft_s
-    if slo.tpot_s is not None:
-        met &= ~(tpot_s > slo.tpot_s)
-    return scored(ttft_s, tpot_s, met)
 
 
 def fleet_costs(engine: str) -> FleetCosts:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import joblib
 
 from gateway.core.path.rules import DynamoRule
-from loadtest.learning.dynamo_grid import COARSE, LOOKS, neighbours
+from loadtest.learning.dynamo_grid import COARSE, looked_around
 from loadtest.learning.prices import Trial
 from policy_store.learn.prices import Score
 
@@ -37,13 +37,13 @@ def tune(trial: Trial, *, jobs: int = 1, rules: Sequence[DynamoRule] | None = No
 
     Tried are the coarse grid and neighbours of the best of it, or only the rules that are given.
     """
-    best = _best(trial, COARSE.rules() if rules is None else rules, jobs)
-    for _ in range(LOOKS if rules is None else 0):
-        closer = _best(trial, neighbours(best.rule), jobs)
-        if closer.score.attained_ratio <= best.score.attained_ratio:
-            break
-        best = closer
-    return best
+    if rules is not None:
+        return _best(trial, rules, jobs)
+    return looked_around(
+        _best(trial, COARSE.rules(), jobs),
+        lambda best: best.rule,
+        lambda best, others: max(best, _best(trial, others, jobs), key=lambda one: one.score.attained_ratio),
+    )
 
 
 def _best(trial: Trial, rules: Sequence[DynamoRule], jobs: int) -> TunedRule:

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from random import Random
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gateway.core.path.base import PathPolicy, PathQuestion
 from gateway.core.path.priced import JointPolicy
 from gateway.core.policy import Policy
@@ -51,6 +54,26 @@ class SimulatedFleet:
         """Fresh engines, in the order of the fleet."""
         spec, costs = load_engine(self.engine)
         return [Engine(spec, costs, tells_every_token=False) for _ in self.pools.roles()]
+
+
+Floats = NDArray[np.float64]
+
+
+def outcomes(flights: Sequence[Flight], slo: SloTarget) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """TTFT and TPOT in seconds and whether the SLO was met, flight by flight.
+
+    Both latencies are infinite where there was no answer; TPOT is NaN for answers of one token.
+    """
+    ok = np.array([one.error is None and one.ttft_s is not None for one in flights])
+    ttft_s = np.array([np.nan if one.ttft_s is None else one.ttft_s for one in flights])
+    tpot_s = np.array([np.nan if one.tpot_s is None else one.tpot_s for one in flights])
+    ttft_s[~ok] = tpot_s[~ok] = np.inf
+    met = ok.copy()
+    if slo.ttft_s is not None:
+        met &= ttft_s <= slo.ttft_s
+    if slo.tpot_s is not None:
+        met &= ~(tpot_s > slo.tpot_s)
+    return ttft_s, tpot_s, met
 
 
 class SimulatedEnvironment:
