@@ -33,7 +33,7 @@ class DecayedRatio:
 
 @dataclass(slots=True, kw_only=True)
 class Calibration:
-    """Bytes per token and output length, by model.
+    """Bytes per token and output length, by model, and the output length of all models together.
 
     Bytes per token is a ratio of sums, so that long prompts, which matter most, weigh most. The output length is a
     rolling mean (methods.md 1.3: the fallback of a learned predictor).
@@ -50,6 +50,10 @@ class Calibration:
     """Observations dropped because no honest worker could have sent them."""
     _bytes: dict[str, DecayedRatio] = field(default_factory=dict)
     _osl: dict[str, DecayedRatio] = field(default_factory=dict)
+    _osl_of_all: DecayedRatio = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._osl_of_all = self._prior_osl()
 
     def bytes_per_token(self, model: str) -> float:
         """Estimated bytes of canonical prompt text per token."""
@@ -60,6 +64,11 @@ class Calibration:
         """The rolling mean of output tokens."""
         known = self._osl.get(model)
         return self.prior_osl_tokens if known is None else known.value
+
+    @property
+    def mean_osl_tokens(self) -> float:
+        """The rolling mean of output tokens, of whatever model."""
+        return self._osl_of_all.value
 
     def models(self) -> dict[str, float]:
         """Bytes per token of every calibrated model."""
@@ -84,6 +93,9 @@ class Calibration:
             return
         ratio = self._osl.get(model)
         if ratio is None:
-            prior = DecayedRatio(self.prior_osl_tokens * self.prior_requests, self.prior_requests, self.decay)
-            ratio = self._osl[model] = prior
+            ratio = self._osl[model] = self._prior_osl()
         ratio.add(output_tokens, 1.0)
+        self._osl_of_all.add(output_tokens, 1.0)
+
+    def _prior_osl(self) -> DecayedRatio:
+        return DecayedRatio(self.prior_osl_tokens * self.prior_requests, self.prior_requests, self.decay)

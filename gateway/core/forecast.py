@@ -7,16 +7,12 @@ its expectations were off is learned per worker and corrected for; the same figu
 from dataclasses import dataclass, field
 
 from gateway.core.backlog import CORRECTION_BOUND, Backlog
-from gateway.core.calibration import MAX_OUTPUT_TOKENS, DecayedRatio
+from gateway.core.calibration import Calibration
 from gateway.core.engine_costs import EngineCosts
 from gateway.core.types import Decision, DecisionId, Outlook, Path, Role, WorkerId, WorkerView
 
 MEMORY_ANSWERS = 64
 """About so many of the last answers make the correction of decode steps."""
-PRIOR_OSL_TOKENS, PRIOR_ANSWERS = 256.0, 10.0
-"""How long answers are thought to be before any was seen, and how many answers that is worth."""
-OSL_DECAY = 0.995
-"""Per answer: about the last 200 make the mean length."""
 LOCAL_MEMORY_S = 10.0
 """Over about so long is counted what share of a decode worker's time local prefills take."""
 MOST_LOCAL_SHARE = 0.9
@@ -86,17 +82,21 @@ _UNKNOWN = WorkerForecast()
 class Forecast:
     """Expectations by worker, corrected by what was seen.
 
-    Attributes:
+    Args:
         costs: the engines' prices.
-        mean_osl_tokens: the mean length of the last answers, of whatever model and worker.
+        calibration: knows how long answers are.
     """
 
-    def __init__(self, costs: FleetCosts) -> None:
+    def __init__(self, costs: FleetCosts, calibration: Calibration) -> None:
         self.costs = costs
+        self._calibration = calibration
         self._workers: dict[WorkerId, WorkerForecast] = {}
         self._promised: dict[DecisionId, _Promise] = {}
-        self._osl = DecayedRatio(PRIOR_OSL_TOKENS * PRIOR_ANSWERS, PRIOR_ANSWERS, OSL_DECAY)
-        self.mean_osl_tokens = PRIOR_OSL_TOKENS
+
+    @property
+    def mean_osl_tokens(self) -> float:
+        """The mean length of the last answers, of whatever model and worker."""
+        return self._calibration.mean_osl_tokens
 
     def of(self, worker_id: WorkerId) -> WorkerForecast:
         """One worker's expectations, to be read; nothing is known of a new one."""
@@ -185,12 +185,6 @@ class Forecast:
         self._own(decision.prefill_worker or decision.decode_worker).backlog.drop(decision.decision_id, now_s)
         if tpot_s is not None and promise.priced_tpot_s > 0:
             self._own(decision.decode_worker).saw_tpot(promise.priced_tpot_s, tpot_s)
-
-    def answered(self, output_tokens: int) -> None:
-        """An answer of so many tokens ended well; a count that no engine can have made is not believed."""
-        if 0 <= output_tokens <= MAX_OUTPUT_TOKENS:
-            self._osl.add(output_tokens, 1.0)
-            self.mean_osl_tokens = self._osl.value
 
     def _own(self, worker_id: WorkerId) -> WorkerForecast:
         known = self._workers.get(worker_id)

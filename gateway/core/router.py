@@ -66,7 +66,7 @@ class Router:
         self.prefix = PrefixIndex()
         self.calibration = Calibration()
         self.slo = SloLedger(objective=policy.slo_objective)
-        self.forecast = None if policy.costs is None else Forecast(policy.costs)
+        self.forecast = None if policy.costs is None else Forecast(policy.costs, self.calibration)
         self._selector = self._make_selector()
         self._rng = rng
         self._instance = instance
@@ -122,7 +122,7 @@ class Router:
         """Decide by another policy from now on; everything else that is known stays."""
         if policy.costs != self.policy.costs:
             # Promises by other prices are forgotten: what was made of them cannot be compared.
-            self.forecast = None if policy.costs is None else Forecast(policy.costs)
+            self.forecast = None if policy.costs is None else Forecast(policy.costs, self.calibration)
         self.policy = policy
         self.health.policy = policy.health
         self.slo.objective = policy.slo_objective
@@ -295,5 +295,3 @@ class Router:
             self.calibration.saw_prompt(facts.model, facts.prompt_bytes, input_tokens)
         if output_tokens is not None and facts.endpoint.generates and facts.choices == facts.prompts == 1:
             self.calibration.saw_output(facts.model, output_tokens, facts.max_output_tokens)
-            if self.forecast is not None:
-                self.forecast.answered(output_tokens)

@@ -137,7 +137,7 @@ def _question(place: Place, features: Features) -> PathQuestion:
         prefill=_view(place, Role.PREFILL, 0),
         decode=_view(place, Role.DECODE, 0),
         slo=place.slo,
-        forecast=Forecast(fleet_costs(place.engine)),
+        forecast=Forecast(fleet_costs(place.engine), Calibration()),
     )
 
 
@@ -149,7 +149,7 @@ def _route_question(place: Place, features: Features) -> RouteQuestion:
         now_s=0.0,
         prefill=[_view(place, Role.PREFILL, number) for number in range(WORKERS)],
         decode=[_view(place, Role.DECODE, number) for number in range(WORKERS)],
-        forecast=Forecast(fleet_costs(place.engine)),
+        forecast=Forecast(fleet_costs(place.engine), Calibration()),
     )
 
 

@@ -24,5 +24,5 @@ class UncorrectedForecast(Forecast):
 def stop_correcting(router: Router) -> None:
     """Let a router without requests forecast by its tables alone."""
     if router.policy.costs is not None:
-        router.forecast = UncorrectedForecast(router.policy.costs)
+        router.forecast = UncorrectedForecast(router.policy.costs, router.calibration)
         router.adopt(router.policy)

@@ -54,6 +54,15 @@ def test_one_output_weighs_against_the_prior_as_one_of_eleven() -> None:
     assert calibration.osl_tokens(MODEL) == (10 * 256 + 36) / 11
 
 
+def test_the_mean_length_is_of_all_models_and_only_of_counts_that_are_believed() -> None:
+    calibration = Calibration(decay=1.0)
+    assert calibration.mean_osl_tokens == 256.0
+    calibration.saw_output("a", 36, None)
+    calibration.saw_output("b", 12, None)
+    calibration.saw_output("b", 5000, 100)
+    assert calibration.mean_osl_tokens == (10 * 256 + 36 + 12) / 12
+
+
 def test_models_do_not_mix() -> None:
     calibration = Calibration()
     calibration.saw_prompt("a", 8_000, 1_000)

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.core.calibration import Calibration
 from gateway.core.forecast import Forecast
 from gateway.core.path.base import PathPolicy, PathQuestion
 from gateway.core.path.priced import JointPolicy, PricedPolicy
@@ -98,7 +99,7 @@ def questions(draw: st.DrawFn) -> PathQuestion:
         decode=decode,
         now_s=draw(st.floats(0, 1e9)),
         slo=draw(st.none() | st.builds(SloTarget, name=st.just("x"), ttft_s=bounds, tpot_s=bounds)),
-        forecast=draw(st.none() | st.just(Forecast(COSTS))),
+        forecast=draw(st.none() | st.just(Forecast(COSTS, Calibration()))),
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from gateway.core.calibration import Calibration
 from gateway.core.forecast import LOCAL_MEMORY_S, Forecast
 from gateway.core.types import Decision, Outlook, Role, WorkerId
 from tests.core.factories import COSTS, decision, view
@@ -14,7 +15,7 @@ PREFILL = view("p0", role=Role.PREFILL)
 
 
 def forecast() -> Forecast:
-    return Forecast(COSTS)
+    return Forecast(COSTS, Calibration())
 
 
 def local(of: Forecast, decode: object = DECODE, *, isl: int = 1000, now_s: float = 0.0) -> Outlook:
@@ -119,17 +120,6 @@ def test_errors_that_are_told_late_do_not_make_the_correction_swing() -> None:
         seen.append(of.of(WorkerId("d0")).decode_correction)
     assert seen[-1] == pytest.approx(1.5, rel=0.05)
     assert max(seen) < 1.6
-
-
-def test_answers_make_the_mean_length_and_a_length_that_no_engine_can_have_made_does_not() -> None:
-    of = forecast()
-    assert of.mean_osl_tokens == 256.0
-    for _ in range(2000):
-        of.answered(100)
-    assert of.mean_osl_tokens == pytest.approx(100.0, rel=0.01)
-    of.answered(-1)
-    of.answered(2**40)
-    assert of.mean_osl_tokens == pytest.approx(100.0, rel=0.01)
 
 
 def test_a_worker_that_left_is_forgotten() -> None:

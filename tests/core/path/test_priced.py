@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gateway.core.calibration import Calibration
 from gateway.core.events import Dispatched, FirstToken
 from gateway.core.forecast import FleetCosts, Forecast
 from gateway.core.path.base import PathPolicy, PathQuestion
@@ -25,7 +26,7 @@ BUSY = view("d0", role=Role.DECODE, inflight_requests=60, kv_tokens=60_000, kv_c
 
 def asked(decode: WorkerView, **changes: Any) -> PathQuestion:
     base = question(2000, prefill=view("p0", role=Role.PREFILL), decode=decode)
-    return replace(base, **{"slo": SLO, "forecast": Forecast(COSTS), **changes})
+    return replace(base, **{"slo": SLO, "forecast": Forecast(COSTS, Calibration()), **changes})
 
 
 def forecast_of(asking: PathQuestion) -> Forecast:
@@ -74,7 +75,9 @@ def test_without_prices_an_slo_or_a_finite_output_the_baseline_answers() -> None
     for asking in (asked(decode, forecast=None), asked(decode, slo=None)):
         assert PRICED.choose(asking, Random(0)).reason is Reason.ALWAYS_REMOTE
     endless = question(2000, osl=float("nan"))
-    assert PRICED.choose(replace(endless, slo=SLO, forecast=Forecast(COSTS)), Random(0)).path is Path.REMOTE
+    assert (
+        PRICED.choose(replace(endless, slo=SLO, forecast=Forecast(COSTS, Calibration())), Random(0)).path is Path.REMOTE
+    )
 
 
 def test_hysteresis_keeps_a_worker_on_its_last_path_while_the_other_is_hardly_better() -> None:
