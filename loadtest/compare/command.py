@@ -74,15 +74,16 @@ def compare_command(
         report = run_preset(chosen, data=data, out=directory, jobs=jobs, tell=console.print)
     except (TraceError, NoSaturationError, FleetError, LiveError, LearningError) as error:
         raise typer.BadParameter(str(error)) from error
-    pictures = _draw(console, report.cells, directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    text = markdown(report, [picture.name for picture in pictures])
-    (directory / "report.md").write_text(text, encoding="utf-8")
+    # What took hours is told before anything is drawn of it.
     if json is not None:
         json.parent.mkdir(parents=True, exist_ok=True)
         json.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
     for line in bound_lines(report):
         console.print(line)
+    directory.mkdir(parents=True, exist_ok=True)
+    pictures = _draw(console, report.cells, directory)
+    text = markdown(report, [picture.name for picture in pictures])
+    (directory / "report.md").write_text(text, encoding="utf-8")
     console.print(f"Report: {directory / 'report.md'}")
     if not report.is_claim:
         console.print(NO_CLAIM)

@@ -49,7 +49,7 @@ def draw(cells: Sequence[CellResult], directory: Path) -> list[Path]:
 
 
 def _attainment(cells: Sequence[CellResult], place: str, picture: Path) -> Path:
-    """SLO met against rate, one line per arm."""
+    """SLO met against rate, one line per arm; where it was looked at with less effort an arm may be missing."""
     figure = new_figure(8.0, 4.8)
     axes = figure.subplots()
     full = max(cells, key=lambda cell: cell.load)
@@ -57,8 +57,9 @@ def _attainment(cells: Sequence[CellResult], place: str, picture: Path) -> Path:
     names = [arm.name for arm in merit[:LINES]]
     points = sorted(cells, key=lambda cell: cell.requests_per_s)
     for name, (colour, dash) in styles(names).items():
-        found = [cell.arm(name).figures["attained_ratio"] for cell in points]
-        rates = [cell.requests_per_s for cell in points]
+        own = [(cell.requests_per_s, arm) for cell in points for arm in cell.arms if arm.name == name]
+        found = [arm.figures["attained_ratio"] for _, arm in own]
+        rates = [rate for rate, _ in own]
         axes.plot(rates, [one.value for one in found], dash, color=colour, label=name, marker="o", markersize=3)
         axes.fill_between(rates, [one.low for one in found], [one.high for one in found], color=colour, alpha=0.12)
     show_shares(axes)
