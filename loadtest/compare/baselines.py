@@ -110,7 +110,7 @@ def _dynamo(tuned: Tuned) -> DynamoRule:
 
 def named(name: str, placing: Placing) -> str:
     """A rule's name with the placement that it has, where that is not the peer's own."""
-    return name if placing is DYNAMO_PLACING else f"{name}, our placement"
+    return name if placing == DYNAMO_PLACING else f"{name}, our placement"
 
 
 def _rank(score: Score) -> tuple[float, float, float]:

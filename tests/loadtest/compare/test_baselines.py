@@ -1,9 +1,11 @@
+import pickle
+
 import numpy as np
 import pytest
 
 from gateway.core.path.rules import DynamoRule
 from loadtest.compare.arms import DYNAMO_PLACING, OUR_PLACING, PLACINGS, Arm
-from loadtest.compare.baselines import FIXED, fixed_arms, llmd_grid, scouts, tune, tune_dynamo, tuned_arms
+from loadtest.compare.baselines import FIXED, fixed_arms, llmd_grid, named, scouts, tune, tune_dynamo, tuned_arms
 from loadtest.compare.effort import FULL
 from loadtest.compare.serving import Served
 
@@ -52,6 +54,11 @@ def test_only_the_best_of_a_first_look_are_tried_on_everything() -> None:
 def test_what_lies_between_the_rules_of_a_grid_is_looked_at_too() -> None:
     best = tune_dynamo(RULES, OUR_PLACING, lambda arm, _: result(1 - abs(tokens(arm) - 160) / 1000), screens=())
     assert tokens(best.arm) == 150
+
+
+def test_a_placement_is_known_by_what_it_is_in_another_process_too() -> None:
+    assert named("x", pickle.loads(pickle.dumps(DYNAMO_PLACING))) == "x"
+    assert named("x", OUR_PLACING) == "x, our placement"
 
 
 def test_every_rule_stands_under_both_placements() -> None:

@@ -1,4 +1,5 @@
 import pytest
+from msgspec import structs
 
 from loadtest.compare.baselines import DYNAMO, DYNAMO_TUNED
 from loadtest.compare.bootstrap import Interval
@@ -73,6 +74,12 @@ def test_lower_attainment_is_a_loss_too() -> None:
 
 def test_no_cells_are_no_proof() -> None:
     assert not no_loss([]).holds
+
+
+def test_a_cell_whose_best_stands_beside_no_rule_proves_nothing() -> None:
+    beside_nobody = arm("joint")
+    assert not no_loss([cell(structs.replace(beside_nobody, beside={}))]).holds
+    assert no_loss([cell(arm(DYNAMO_TUNED), best=DYNAMO_TUNED)]).holds  # nothing better was found: nothing is lost
 
 
 def test_the_strongest_rule_need_not_be_the_one_that_bounds_are_about() -> None:
