@@ -19,6 +19,7 @@ from loadtest.compare.effort import Effort
 from loadtest.compare.runs import Runs
 from loadtest.compare.serving import Conditions, Task, fleet_of
 from loadtest.compare.traffic import Traffic
+from loadtest.learning.adoption import adopted, spares
 from loadtest.learning.prices import fleet_costs
 from loadtest.learning.simulated import SimulatedEnvironment
 from policy_store.learn.course import Phase, Regret, Stretch
@@ -109,10 +110,13 @@ def built_in(lesson: Lesson) -> Arm:
 def best_of(lesson: Lesson, learnt: Sequence[Learnt]) -> Arm:
     """The arm that did best on the learning half, by what the learners themselves aim at.
 
-    It is the tuned rule where nothing that was learned is better: then there is no reason to change.
+    It is the tuned rule where nothing that was learned is better, or every better one is worse in some figure: then
+    there is no reason to change.
     """
-    goal = Goal(reference=lesson.rule.score)
-    return max((*(one.arm for one in learnt), lesson.rule.arm), key=lambda arm: goal.value(lesson.score(arm)))
+    rule = lesson.rule.score
+    goal = Goal(reference=rule)
+    fit = [one.arm for one in learnt if spares(lesson.score(one.arm), rule)]
+    return max((*fit, lesson.rule.arm), key=lambda arm: goal.value(lesson.score(arm)))
 
 
 def _learn_price(lesson: Lesson, name: str, kind: type[JointPolicy | PricedPolicy]) -> Learnt:
@@ -121,7 +125,7 @@ def _learn_price(lesson: Lesson, name: str, kind: type[JointPolicy | PricedPolic
 
     effort = lesson.effort
     tried = learn_weights(try_all, Goal(reference=lesson.rule.score), budget=effort.budget, seed=effort.learn_seed)
-    arm = _priced_arm(lesson, name, kind, tried[0].weights)
+    arm = _priced_arm(lesson, name, kind, adopted(tried, lesson.rule.score).weights)
     return Learnt(arm=arm, requests=effort.budget * effort.requests)
 
 

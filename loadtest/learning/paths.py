@@ -15,6 +15,7 @@ from gateway.core.path.priced import JointPolicy, PricedPolicy
 from gateway.core.path.rules import DynamoRule
 from loadtest.engine.presets import UnknownEngine
 from loadtest.experiment.compare import Estimate, estimate
+from loadtest.learning.adoption import adopted
 from loadtest.learning.kinds import Kind
 from loadtest.learning.prices import BASELINE, Trial, try_weights
 from loadtest.learning.rules import TunedRule, tune
@@ -109,7 +110,7 @@ def _learn(plan: PathPlan, rule: TunedRule) -> PathPolicy:
                 seed=plan.seed,
             )
             kind = JointPolicy if jointly else PricedPolicy
-            return kind(weights=tried[0].weights, baseline=BASELINE)
+            return kind(weights=adopted(tried, rule.score).weights, baseline=BASELINE)
         case Kind.TABLE | Kind.TABLE_REGIME:
             environment = SimulatedEnvironment(plan.trial.fleet, plan.trial.traffic.load(), seed=plan.seed)
             regimes = RegimePlan() if plan.kind is Kind.TABLE_REGIME else None
