@@ -60,48 +60,77 @@ def attend(study: Study) -> School:
     )
 
 
-def at_home(school: School) -> Iterator[Finding]:
-    """Every condition at home, as it ends."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One condition at home, and who meets it; the first arm is the rule."""
+
+    group: str
+    condition: str
+    arms: Sequence[Arm]
+    conditions: Conditions | None = None
+    """None keeps those that were learned under."""
+    scale: float | None = None
+    """None keeps the rate that was learned at."""
+
+
+def at_home(school: School) -> Iterator[Question]:
+    """Every condition at home."""
     yield from by_lengths(school)
     yield from by_load(school)
     yield from by_age(school)
     yield from by_error(school)
 
 
-def by_lengths(school: School) -> Iterator[Finding]:
+def by_lengths(school: School) -> Iterator[Question]:
     """Output lengths that are known, guessed or wrong."""
     for lengths in Lengths:
         conditions = replace(school.study.conditions, lengths=lengths)
-        yield from _judged(school, school.arms, "output lengths", str(lengths), conditions=conditions)
+        yield Question(group="output lengths", condition=str(lengths), arms=school.arms, conditions=conditions)
 
 
-def by_load(school: School) -> Iterator[Finding]:
+def by_load(school: School) -> Iterator[Question]:
     """Below saturation, where nothing was learned."""
     for load in LOADS:
-        yield from _judged(school, school.arms, "load", f"{load:.0%}", scale=float(f"{school.scale * load:.4g}"))
+        scale = float(f"{school.scale * load:.4g}")
+        yield Question(group="load", condition=f"{load:.0%}", arms=school.arms, scale=scale)
 
 
-def by_age(school: School) -> Iterator[Finding]:
+def by_age(school: School) -> Iterator[Question]:
     """Worker metrics that are old when they come."""
     for age_s in AGES_S:
         scrape = ScrapePlan(interval_s=max(1.0, age_s), age_s=age_s)
         conditions = replace(school.study.conditions, scrape=scrape)
-        yield from _judged(school, school.arms, "age of worker metrics", f"{age_s:g} s", conditions=conditions)
+        yield Question(group="age of worker metrics", condition=f"{age_s:g} s", arms=school.arms, conditions=conditions)
 
 
-def by_error(school: School) -> Iterator[Finding]:
+def by_error(school: School) -> Iterator[Question]:
     """Cost tables that are wrong, for both pools alike and for the two in opposite ways."""
     priced = [arm for arm in school.learned if arm.costs is not None]
     for corrects in (True, False):
         conditions = replace(school.study.conditions, corrects=corrects)
         how = "corrected online" if corrects else "not corrected"
-        yield from _judged(school, [school.rule, *priced], "cost tables", f"right, {how}", conditions=conditions)
-        for prefill, decode in _factors():
+        for prefill, decode in ((1.0, 1.0), *_factors()):
             arms = [
                 replace(arm, costs=mispriced(arm.costs, prefill, decode)) for arm in priced if arm.costs is not None
             ]
-            words = f"prefill {prefill - 1:+.0%}, decode {decode - 1:+.0%}, {how}"
-            yield from _judged(school, [school.rule, *arms], "cost tables", words, conditions=conditions)
+            words = f"prefill {prefill - 1:+.0%}, decode {decode - 1:+.0%}" if (prefill, decode) != (1, 1) else "right"
+            yield Question(
+                group="cost tables", condition=f"{words}, {how}", arms=[school.rule, *arms], conditions=conditions
+            )
+
+
+def answer(school: School, question: Question) -> list[Finding]:
+    """What every arm does under one condition."""
+    return list(
+        _judged(
+            school,
+            question.arms,
+            question.group,
+            question.condition,
+            conditions=question.conditions,
+            scale=question.scale,
+        )
+    )
 
 
 def elsewhere(school: School, place: Place, effort: Effort) -> Iterator[Finding]:

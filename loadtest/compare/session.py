@@ -25,7 +25,7 @@ from loadtest.compare.bounds import (
 from loadtest.compare.cells import Place
 from loadtest.compare.decision_cost import decision_costs
 from loadtest.compare.effort import Effort
-from loadtest.compare.limits import HOME, School, at_home, attend, elsewhere
+from loadtest.compare.limits import HOME, School, answer, at_home, attend, elsewhere
 from loadtest.compare.live import LiveEffort, compare_live
 from loadtest.compare.live_fleet import running_stand
 from loadtest.compare.presets import Preset
@@ -102,9 +102,12 @@ def _limits(preset: Preset, data: Path | None, out: Path | None, jobs: int, tell
     tell(f"learned at {HOME.label}")
     costs = decision_costs(HOME, study.traffic(school.scale).load())
     found: list[Finding] = []
-    for finding in at_home(school):
-        found.append(finding)
-        tell(f"{finding.group}: {finding.condition}: {finding.arm}")
+    questions = list(at_home(school))
+    asked = (joblib.delayed(answer)(school, question) for question in questions)
+    answers = joblib.Parallel(n_jobs=jobs, return_as="generator", batch_size=1)(asked)
+    for question, findings in zip(questions, answers, strict=True):
+        found += findings
+        tell(f"{question.group}: {question.condition}")
     skipped: list[Skipped] = []
     tasks = (joblib.delayed(_abroad)(school, place, preset.broad or preset.effort) for place in preset.abroad)
     abroad = joblib.Parallel(n_jobs=jobs, return_as="generator", batch_size=1)(tasks)

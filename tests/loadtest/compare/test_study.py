@@ -1,4 +1,5 @@
 import pickle
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,11 +11,10 @@ from loadtest.compare.cells import SLOS
 from loadtest.compare.judge import BESIDE
 from loadtest.compare.limits import (
     HOME,
+    answer,
+    at_home,
     attend,
-    by_age,
-    by_error,
     by_lengths,
-    by_load,
     elsewhere,
     everywhere_else,
     neighbours,
@@ -82,16 +82,24 @@ def test_a_repetition_gives_the_same_result(study: Study, result: CellResult, tm
 
 def test_limits_are_measured_under_every_condition(study: Study) -> None:
     school = attend(replace(study, effort=replace(study.effort, learners=("joint",))))
-    lengths = list(by_lengths(school))
-    assert {one.condition for one in lengths} == {str(each) for each in Lengths}
-    assert [one.arm for one in lengths[:2]] == ["dynamo-tuned", "joint"]
-    assert not lengths[0].beside_rule
-    assert lengths[1].beside_rule
-    assert len({one.condition for one in by_load(school)}) == 5
-    assert [one.condition for one in by_age(school)][::2] == ["0.1 s", "1 s", "5 s"]
-    assert len({one.condition for one in by_error(school)}) == 2 * (1 + 8)
+    questions = list(at_home(school))
+    asked = Counter(question.group for question in questions)
+    assert asked == {"output lengths": len(Lengths), "load": 5, "age of worker metrics": 3, "cost tables": 2 * (1 + 8)}
+    assert len({(question.group, question.condition) for question in questions}) == len(questions)
+    # One of each kind; the first arm is the rule, whom the others stand beside.
+    for question in {question.group: question for question in questions}.values():
+        rule, learned = answer(school, question)
+        assert (rule.arm, learned.arm) == ("dynamo-tuned", "joint")
+        assert (rule.group, rule.condition) == (question.group, question.condition)
+        assert not rule.beside_rule
+        assert learned.beside_rule
     abroad = list(elsewhere(school, replace(PLACE, slo=SLOS[PLACE.engine][1]), TINY))
     assert [one.arm for one in abroad] == ["dynamo-tuned", "joint"]
+
+
+def test_lengths_are_known_in_every_way_that_there_is(study: Study) -> None:
+    school = attend(replace(study, effort=replace(study.effort, learners=("joint",))))
+    assert [question.condition for question in by_lengths(school)] == [str(each) for each in Lengths]
 
 
 def test_a_study_can_go_to_another_process(study: Study) -> None:
