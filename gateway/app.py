@@ -47,6 +47,7 @@ from gateway.telemetry.request import RequestTelemetry
 from gateway.telemetry.router_state import RouterState
 from gateway.telemetry.state import Readers
 from gateway.upstream.budget import RetryBudget
+from gateway.upstream.calling import CallingCore
 from gateway.upstream.exchange import Limits
 from gateway.upstream.pool import UpstreamPool
 from gateway.upstream.pool_state import PoolState
@@ -100,7 +101,7 @@ async def open_gateway(
     name = instance or uuid.uuid4().hex[:8]
     router = Router(policy, rng=Random(settings.routing.seed), instance=name)  # noqa: S311 (not a secret)
     async with AsyncExitStack() as stack:
-        core = _core(router, name, settings, stack)
+        core = CallingCore(_core(router, name, settings, stack))
         telemetry = _telemetry(settings, policy, stack)
         registry = _registry(core, router, clock, allow=allow, max_prefillers=settings.sidecar.max_prefillers)
         for member in members.values():
@@ -253,7 +254,7 @@ def _sidecar(settings: Settings, registry: Registry) -> SidecarMode | None:
 def _services(
     settings: Settings,
     *,
-    core: Core,
+    core: CallingCore,
     pool: UpstreamPool,
     registry: Registry,
     telemetry: RequestTelemetry,
@@ -262,6 +263,7 @@ def _services(
     upstream = settings.upstream
     return Services(
         core=core,
+        expect=core.expect,
         pool=pool,
         origins=registry.origins,
         remote_origins=registry.remote_origins,

@@ -7,6 +7,7 @@ from is in its description, and building from that again needs no store.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gateway.core.conversation.rules import ConversationRules
 from gateway.core.forecast import FleetCosts
 from gateway.core.health import HealthPolicy
 from gateway.core.output_length.carried import PromptReader
@@ -17,14 +18,8 @@ from gateway.core.placement import Placement
 from gateway.core.policy import DEFAULT_DECODE_PLACEMENT, DEFAULT_PREFILL_PLACEMENT, Policy
 from gateway.core.router import Router
 from gateway.core.types import SloDefaults, SloTarget
-from gateway.settings import (
-    DynamoSettings,
-    EngineFileSettings,
-    RoutingSettings,
-    Settings,
-    SettingsError,
-    SloClassSettings,
-)
+from gateway.settings import Settings, SettingsError, SloClassSettings
+from gateway.settings_routing import ConversationSettings, DynamoSettings, EngineFileSettings, RoutingSettings
 from policy_store.bundle import read_bundle
 from policy_store.costs.engine import EnginePriceError, read_engine_costs
 from policy_store.faults import BundleError, BundleFault, UnknownVersion
@@ -71,6 +66,7 @@ def build_policy(settings: Settings, chosen: ChosenPath | None = None) -> Policy
             output_length=chosen.output_length if settings.routing.output_length else None,
             prefill_placement=_placement(settings.routing.prefill_weights, DEFAULT_PREFILL_PLACEMENT),
             decode_placement=_placement(settings.routing.decode_weights, DEFAULT_DECODE_PLACEMENT),
+            conversation=_conversation(settings.routing.conversation),
             health=HealthPolicy(**settings.health.model_dump()),
             slo=_slo(settings),
             slo_objective=settings.slo.objective,
@@ -79,6 +75,11 @@ def build_policy(settings: Settings, chosen: ChosenPath | None = None) -> Policy
         )
     except (EnginePriceError, PolicyError) as error:
         raise SettingsError(str(error)) from error
+
+
+def _conversation(settings: ConversationSettings) -> ConversationRules:
+    fields = settings.model_dump(exclude={"by_model", "headers", "fields"})
+    return ConversationRules(**fields, by_model=tuple(settings.by_model.items()))
 
 
 def choose_path(routing: RoutingSettings) -> ChosenPath:

@@ -22,7 +22,8 @@ from gateway.fleet.members import Member, members_of
 from gateway.fleet.registry import Registry
 from gateway.policies import build_policy
 from gateway.selection import Selected, select, select_anew
-from gateway.settings import RoutingSettings, Settings, SettingsError
+from gateway.settings import Settings, SettingsError
+from gateway.settings_routing import RoutingSettings
 from policy_store.faults import BundleFault, StoreError
 from policy_store.store import FileStore
 

@@ -7,7 +7,7 @@ goes on, or the built-in rule where nothing was; the refusal is an answer, never
 from dataclasses import dataclass
 
 from gateway.policies import ChosenPath, baseline_path, choose_path, stored_path
-from gateway.settings import RoutingSettings
+from gateway.settings_routing import RoutingSettings
 from policy_store.faults import BundleError, BundleFault
 from policy_store.store import FileStore, Pointer
 

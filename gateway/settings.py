@@ -6,24 +6,16 @@ used, and a wrong one says which field and why.
 
 from collections.abc import Sequence
 from pathlib import Path as FilePath
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import pydantic_settings
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
-from gateway.core.path.rules import DynamoMode
 from gateway.core.types import Role
-
-Seconds = Annotated[float, Field(gt=0)]
-Ratio = Annotated[float, Field(ge=0, le=1)]
-
-
-class Section(BaseModel):
-    """A frozen part of the tree that refuses unknown fields."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+from gateway.settings_base import Ratio, Seconds, Section
+from gateway.settings_routing import RoutingSettings
 
 
 class ServerSettings(Section):
@@ -99,71 +91,6 @@ class FleetSettings(Section):
     probe_timeout_s: Seconds = Field(5.0, description="A probe without an answer for so long has timed out.")
     scrape_interval_s: Seconds = Field(1.0, description="Between two scrapes of a worker's /metrics.")
     sample_max_age_s: Seconds = Field(10.0, description="An older scrape is not used.")
-
-
-class DynamoSettings(Section):
-    """NVIDIA Dynamo's conditional disaggregation; the five keys and defaults are Dynamo's."""
-
-    policy: DynamoMode = Field(DynamoMode.ISL_BOUNDING, description="isl_bounding, prefill_load or isl_or_load.")
-    eff_isl_threshold: int = Field(2048, ge=0, description="Local below so many uncached tokens.")
-    eff_isl_ratio_threshold: Ratio = Field(0.7, description="Local below this uncached share.")
-    prefill_busy_threshold: float | None = Field(
-        None, ge=0, description="A prefill worker with more tokens than this times its step budget is busy."
-    )
-    decode_busy_threshold: float | None = Field(
-        None, ge=0, description="No local prefill above this share of the decode worker's blocks; unset is off."
-    )
-
-
-class LlmdSettings(Section):
-    """llm-d's prefix-based decider."""
-
-    non_cached_tokens: int = Field(0, ge=0, description="Remote from so many uncached tokens; 0 is never.")
-    prompt_tokens: int = Field(0, ge=0, description="Remote only from so many prompt tokens.")
-
-
-class EngineFileSettings(Section):
-    """What the workers' engines take, as `tidegate calibrate` writes it; one file alone stands for both pools."""
-
-    prefill: FilePath | None = Field(None, description="Engine file of the prefill workers.")
-    decode: FilePath | None = Field(None, description="Engine file of the decode workers.")
-
-
-class RoutingSettings(Section):
-    """How paths and workers are chosen."""
-
-    policy: Literal["local", "remote", "dynamo", "llmd", "learned"] = Field("dynamo", description="The path policy.")
-    dynamo: DynamoSettings = DynamoSettings()
-    llmd: LlmdSettings = LlmdSettings()
-    bundle: FilePath | None = Field(None, description="Directory of the policy bundle that learned uses.")
-    store: FilePath | None = Field(
-        None, description="Policy store whose active bundle learned follows; without one it decides as dynamo."
-    )
-    store_poll_s: Seconds = Field(2.0, description="Between two looks at the store.")
-    output_length: bool = Field(True, description="Use the bundle's output-length model, where it has one.")
-    engines: EngineFileSettings = EngineFileSettings()
-    prefill_weights: dict[str, float] | None = Field(None, description="Scorer weights of the prefill pool.")
-    decode_weights: dict[str, float] | None = Field(None, description="Scorer weights of the decode pool.")
-    session_headers: tuple[str, ...] = Field(("x-session-id",), description="Headers that name a session, first wins.")
-    index_blocks_per_worker: int = Field(200_000, ge=1, description="Bound of the prefix index, per worker.")
-    seed: int = Field(0, description="Seed of the router's generator.")
-
-    @model_validator(mode="after")
-    def _complete(self) -> Self:
-        if self.bundle is not None and self.store is not None:
-            raise ValueError("give either bundle or store, not both")
-        if self.policy == "learned" and self.bundle is None and self.store is None:
-            raise ValueError("policy 'learned' needs bundle or store")
-        uses_dynamo = self.policy == "dynamo" or self.follows_store
-        needs_busy = uses_dynamo and self.dynamo.policy is not DynamoMode.ISL_BOUNDING
-        if needs_busy and self.dynamo.prefill_busy_threshold is None:
-            raise ValueError(f"dynamo policy '{self.dynamo.policy}' needs dynamo.prefill_busy_threshold")
-        return self
-
-    @property
-    def follows_store(self) -> bool:
-        """Whether the store says which bundle decides."""
-        return self.policy == "learned" and self.store is not None
 
 
 class HealthSettings(Section):

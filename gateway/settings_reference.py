@@ -18,7 +18,7 @@ Schema = Mapping[str, Any]
 
 INTRODUCTION: Final = """# Settings
 
-<!-- Written by `python -m gateway.settings_reference`; edit `gateway/settings.py` instead. -->
+<!-- Written by `python -m gateway.settings_reference`; edit `gateway/settings*.py` instead. -->
 
 A YAML file holds the sections below as nested mappings. An environment variable wins over the file, and
 `--set section.field=value` over both; lists and mappings are JSON in a variable. Whatever is unknown or wrong stops
@@ -78,7 +78,7 @@ def _section(schema: Schema, models: Schema, place: _Place) -> Iterator[str]:
 def _elements(prop: Schema, models: Schema, place: _Place) -> Iterator[tuple[Schema, _Place]]:
     """The section that a list or mapping holds many of, if it does."""
     for inner, suffix in ((prop.get("items"), "[]"), (prop.get("additionalProperties"), ".<name>")):
-        if isinstance(inner, Mapping) and "$ref" in inner:
+        if isinstance(inner, Mapping) and "properties" in _resolve(inner, models):
             yield _resolve(inner, models), _Place(place.key + suffix, has_variable=False)
 
 

@@ -14,7 +14,8 @@ import typer
 from gateway.core.events import Event
 from gateway.core.policy import Policy
 from gateway.core.router import Router
-from gateway.core.types import Decision, DecisionId, Refusal, RequestFacts, WorkerId
+from gateway.core.types import DecisionId, RequestFacts, WorkerId
+from gateway.core.waiting import Ticket
 from gateway.policies import build_policy, described_policy
 from gateway.settings import SettingsError, load_settings
 from gateway.wire.journal import CallName, JournalCall, JournalError, canonical, read_pairs
@@ -73,7 +74,7 @@ def _open(first: tuple[JournalCall, bytes] | None, policy: Policy | None) -> Rou
     return Router(policy, rng=Random(seed), instance=instance)  # noqa: S311 (not a secret)
 
 
-def _put(router: Router, call: JournalCall) -> Decision | Refusal | None:
+def _put(router: Router, call: JournalCall) -> object:
     details, payload = call.details, call.payload
     match call.name:
         case CallName.SUBMIT if isinstance(payload, RequestFacts):
@@ -82,6 +83,12 @@ def _put(router: Router, call: JournalCall) -> Decision | Refusal | None:
             assert isinstance(attempt, int)
             excluded = frozenset(map(WorkerId, exclude))
             return router.submit(payload, call.now_s, exclude=excluded, attempt=attempt)
+        case CallName.RELEASE:
+            return router.release(call.now_s)
+        case CallName.GIVE_UP:
+            ticket = details["ticket"]
+            assert isinstance(ticket, int)
+            router.give_up(Ticket(ticket))
         case CallName.ADOPT:
             router.adopt(described_policy(str(details["policy"])))
         case CallName.ABORT:

@@ -63,7 +63,7 @@ def build() -> Dashboard:
         title="Tidegate routing decisions",
         description="Paths, workers and reasons of Tidegate's decisions, and the signals that they were made from.",
         variables=(INSTANCE, MODEL),
-        rows=(_choices(), _inputs(), _predictions(), _failures(), _workers(), _balance(), _gateway()),
+        rows=(_choices(), _inputs(), _predictions(), _failures(), _workers(), _balance(), _conversations(), _gateway()),
     )
 
 
@@ -239,6 +239,45 @@ def _balance() -> Row:
             metrics.PREFIX_BLOCKS,
             "instance",
             operator="sum",
+        ),
+    )
+
+
+def _conversations() -> Row:
+    begun = rate(metrics.CONVERSATION_TURNS, 'turn="first"')
+    moved = rate(metrics.CONVERSATION_TRANSFERS)
+    return graphs(
+        graph(
+            "Turns of conversations",
+            "Requests by what they are to their conversation's KV: it begins, goes on where it is, or is computed anew "
+            "elsewhere because it was lost or given up.",
+            Unit.EVENTS_PER_S,
+            Query(expr=rate(metrics.CONVERSATION_TURNS, by=("turn",)), legend="{{turn}}"),
+            width=QUARTER,
+        ),
+        graph(
+            "Transfers per conversation",
+            "Prompts that were prefilled elsewhere, over conversations that began: 1 where each moves its KV once.",
+            Unit.COUNT,
+            Query(expr=f"{moved} / clamp_min({begun}, 1e-6)", legend="transfers"),
+            width=QUARTER,
+        ),
+        levels(
+            "KV of conversations",
+            "KV tokens that remembered conversations hold, or are promised, by worker. With "
+            "routing.conversation.pinning hash no gateway remembers any.",
+            metrics.WORKER_CONVERSATION_TOKENS,
+            "worker",
+            operator="sum",
+            width=QUARTER,
+        ),
+        levels(
+            "Waiting for room",
+            "New conversations that wait until a worker has room for their KV.",
+            metrics.WAITING_REQUESTS,
+            "instance",
+            operator="sum",
+            width=QUARTER,
         ),
     )
 

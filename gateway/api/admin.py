@@ -24,7 +24,8 @@ from gateway.core.policy import Policy
 from gateway.core.types import DecisionId, WorkerId
 from gateway.fleet.members import worker_member
 from gateway.fleet.registry import Registry, WorkerExists
-from gateway.settings import RoutingSettings, Settings, SettingsError, WorkerSettings
+from gateway.settings import Settings, SettingsError, WorkerSettings
+from gateway.settings_routing import RoutingSettings
 from gateway.telemetry.decisions import DecisionLog
 from gateway.telemetry.state import StateReader
 from gateway.wire.errors import ApiError, bad_request

@@ -5,6 +5,7 @@ The rule of this module: it says what the record says, and adds no reason of its
 
 from collections.abc import Sequence
 
+from gateway.core.conversation.facts import TurnKind
 from gateway.core.types import Candidate, Decision, Outcome, Outlook, WorkerId
 
 
@@ -17,9 +18,22 @@ def _route(decision: Decision) -> str:
     workers = f"decode on {decision.decode_worker}"
     if decision.prefill_worker is not None:
         workers = f"prefill on {decision.prefill_worker}, {workers}"
-    by_pin = " (by session pin)" if decision.pinned else ""
+    by_pin = " (where its conversation lives)" if decision.pinned else ""
     retry = f" This was attempt {decision.attempt}." if decision.attempt > 1 else ""
-    return f"The path was {decision.path}: {workers}{by_pin}.{retry}"
+    return f"The path was {decision.path}: {workers}{by_pin}.{_turn(decision)}{retry}"
+
+
+def _turn(decision: Decision) -> str:
+    match decision.turn:
+        case None:
+            return ""
+        case TurnKind.FIRST:
+            said = "begins with it"
+        case TurnKind.NEXT:
+            said = "goes on with it"
+        case TurnKind.MOVED:
+            said = "begins anew there, for its KV is not"
+    return f" Conversation {decision.conversation} {said}."
 
 
 def _why(decision: Decision) -> str:

@@ -5,15 +5,17 @@ model, a stream is asked for its usage, keys that are the gateway's own stay her
 Everything else goes on as it came.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from gateway.api.asgi import Scope
 from gateway.api.auth import IDENTITY, Identity
 from gateway.api.live import Live
 from gateway.core.output_length.carried import PromptReader
+from gateway.core.record import record
 from gateway.core.types import Endpoint, RequestId, WorkerId
 from gateway.upstream.services import ClientRequest, Headers
+from gateway.wire.conversation_names import ConversationReader
 from gateway.wire.dialects import ROUTES, Dialect
 from gateway.wire.errors import ApiError, bad_request
 from gateway.wire.peeked import Peeked
@@ -32,6 +34,27 @@ class SidecarMode:
     """In lower case; it never goes on to a worker."""
     offer: Callable[[str], WorkerId | None]
     """The worker at host:port, or None where it is not allowed."""
+
+
+@record
+class _Readers:
+    """What is read of a request beside its facts."""
+
+    lengths: PromptReader | None
+    """For the output-length model."""
+    conversation: ConversationReader | None
+
+    def unless_renamed(self, aliases: Mapping[str, str]) -> "_Readers":
+        """The same, for a request whose model may be an alias: lengths are read under the model's own name alone."""
+        if self.lengths is None or not aliases:
+            return self
+        return _Readers(lengths=replace(self.lengths, renamed=aliases), conversation=self.conversation)
+
+    def peek(self, dialect: Dialect, body: bytes, headers: Headers, request_id: RequestId) -> Peeked | ApiError:
+        """Look at a request."""
+        return dialect.peek(
+            body, request_id=request_id, headers=headers, reader=self.lengths, conversation=self.conversation
+        )
 
 
 class Intake:
@@ -60,7 +83,7 @@ class Intake:
         """The request as the workers will get it, and what was read of it; or why it cannot be routed."""
         dialect = ROUTES[scope["path"]]
         headers: Headers = scope["headers"]
-        named = self._with_model(dialect, body, headers, request_id, self._reader_for(scope))
+        named = self._with_model(dialect, body, headers, request_id, self._readers_for(scope))
         if isinstance(named, ApiError):
             return named
         body, peeked = named
@@ -84,11 +107,10 @@ class Intake:
         return request, peeked
 
     def _with_model(
-        self, dialect: Dialect, body: bytes, headers: Headers, request_id: RequestId, reader: PromptReader | None
+        self, dialect: Dialect, body: bytes, headers: Headers, request_id: RequestId, readers: _Readers
     ) -> tuple[bytes, Peeked] | ApiError:
         aliases = self._live.aliases
-        first = reader if reader is None or not aliases else replace(reader, renamed=aliases)
-        peeked = self._peek(dialect, body, headers, request_id, first)
+        peeked = readers.unless_renamed(aliases).peek(dialect, body, headers, request_id)
         if isinstance(peeked, ApiError):
             return peeked
         asked = peeked.raw_model
@@ -99,7 +121,7 @@ class Intake:
             return body, peeked
         # Read again under the model's own name, so that its prompts share one prefix index.
         body = dialect.retarget(body, headers, target)
-        again = self._peek(dialect, body, headers, request_id, reader)
+        again = readers.peek(dialect, body, headers, request_id)
         return again if isinstance(again, ApiError) else (body, replace(again, raw_model=asked))
 
     def _by_default(self, body: bytes, peeked: Peeked) -> tuple[bytes, Peeked] | ApiError:
@@ -108,17 +130,15 @@ class Intake:
             return bad_request("Missing required parameter: 'model'.", param="model")
         return body, replace(peeked, raw_model=model, facts=replace(peeked.facts, model=model))
 
-    def _peek(
-        self, dialect: Dialect, body: bytes, headers: Headers, request_id: RequestId, reader: PromptReader | None
-    ) -> Peeked | ApiError:
-        names = self._live.session_headers
-        return dialect.peek(body, request_id=request_id, headers=headers, session_headers=names, reader=reader)
-
-    def _reader_for(self, scope: Scope) -> PromptReader | None:
-        """The reader for this sender; the name of the API key stands for the tenant."""
-        reader = self._reader()
+    def _readers_for(self, scope: Scope) -> _Readers:
+        """The readers for this sender; the name of the API key stands for the tenant."""
+        reader, names = self._reader(), self._live.conversation_names
         identity: Identity | None = scope.get(IDENTITY)
-        return reader if reader is None or identity is None else replace(reader, tenant=identity.name)
+        tenant = "" if identity is None else identity.name
+        return _Readers(
+            lengths=reader if reader is None or identity is None else replace(reader, tenant=tenant),
+            conversation=None if names is None else ConversationReader(names=names, tenant=tenant),
+        )
 
     def _offered(self, headers: Headers) -> tuple[WorkerId, ...] | ApiError | None:
         if self._sidecar is None:

@@ -11,6 +11,7 @@ from typing import Self
 
 from gateway.api.auth import Keyring
 from gateway.settings import Settings
+from gateway.wire.conversation_names import ConversationNames
 
 
 @dataclass(slots=True, kw_only=True)
@@ -22,7 +23,8 @@ class Live:
     upstream_authorization: bytes | None = None
     """The Authorization header for workers; None passes the client's on where it is not the gateway's own key."""
     keyring: Keyring = field(default_factory=Keyring)
-    session_headers: tuple[str, ...] = ()
+    conversation_names: ConversationNames | None = None
+    """None where nobody asks which conversation a request is a turn of."""
     default_model: Callable[[], str | None] = lambda: None
     """What a request without a model means; None where that is not clear."""
     draining: bool = False
@@ -41,4 +43,4 @@ class Live:
         self.aliases = MappingProxyType(dict(settings.aliases))
         self.upstream_authorization = None if api_key is None else f"Bearer {api_key.get_secret_value()}".encode()
         self.keyring = Keyring(settings.auth.keys)
-        self.session_headers = settings.routing.session_headers
+        self.conversation_names = settings.routing.conversation.names

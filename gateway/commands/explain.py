@@ -27,6 +27,7 @@ from gateway.core.types import (
 )
 from gateway.policies import build_policy, prompt_reader
 from gateway.settings import Settings, WorkerSettings
+from gateway.wire.conversation_names import ConversationReader
 from gateway.wire.errors import ApiError
 from gateway.wire.openai import Peeked, peek
 
@@ -49,12 +50,13 @@ def explain(
         SettingsError: the policy cannot be built.
     """
     router = Router(build_policy(settings), rng=Random(settings.routing.seed), instance="explain")  # noqa: S311
+    names = settings.routing.conversation.names
     peeked = peek(
         body,
         endpoint,
         request_id=RequestId("explain"),
         headers=headers,
-        session_headers=settings.routing.session_headers,
+        conversation=None if names is None else ConversationReader(names=names),
         reader=prompt_reader(router),
     )
     if isinstance(peeked, ApiError):
@@ -81,7 +83,7 @@ def show(decision: Decision, console: Console) -> None:
     workers = f"decode on [bold]{decision.decode_worker}[/bold]"
     if decision.prefill_worker is not None:
         workers = f"prefill on [bold]{decision.prefill_worker}[/bold], {workers}"
-    by_pin = ", by session pin" if decision.pinned else ""
+    by_pin = ", where its conversation lives" if decision.pinned else ""
     console.print(f"[bold]{decision.path}[/bold] prefill: {workers}{by_pin}")
     console.print(f"because {decision.words}")
     console.print(f"policy {decision.policy} ({decision.policy_version}), reason {decision.reason}")
@@ -96,6 +98,7 @@ def _features(decision: Decision) -> Table:
         ("uncached on the prefill worker", f"{features.prefill_isl_tokens} tokens"),
         ("uncached on the decode worker", f"{features.decode_isl_tokens} tokens"),
         ("predicted output (OSL)", f"{features.osl_tokens:.0f} tokens, {output_source(decision)}"),
+        ("conversation", "-" if decision.turn is None else f"{decision.conversation} ({decision.turn} turn)"),
         ("cluster", "-" if decision.cluster is None else str(decision.cluster)),
         (f"SLO ({slo.name})", f"TTFT {_bound(slo.ttft_s)}, TPOT {_bound(slo.tpot_s)}"),
         ("expected", _expected(decision.outlook)),

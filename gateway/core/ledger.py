@@ -7,6 +7,7 @@ tallies are exactly the sums over the reservations that name it.
 from dataclasses import dataclass
 from enum import IntEnum
 
+from gateway.core.conversation.book import Conversation
 from gateway.core.path.eligibility import without_prefill
 from gateway.core.types import Decision, DecisionId, RequestFacts, WorkerId
 
@@ -54,6 +55,8 @@ class Reservation:
     prefill_worker: WorkerId | None
     """Whose prefill work is reserved now: the prefill worker, later none; the decode worker on the local path."""
     prefill_tokens: int
+    conversation: Conversation | None = None
+    """Of which it is a turn, where that is kept book of."""
     stage: Stage = Stage.RESERVED
 
 

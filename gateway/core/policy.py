@@ -6,6 +6,7 @@ built beside the old one and then takes its place.
 
 from dataclasses import dataclass, field
 
+from gateway.core.conversation.rules import ConversationRules
 from gateway.core.forecast import FleetCosts
 from gateway.core.health import HealthPolicy
 from gateway.core.output_length.predictor import OutputLengthModel
@@ -35,6 +36,7 @@ class Policy:
     """Predicts how long answers will be; without one the rolling means stand."""
     prefill_placement: Placement = DEFAULT_PREFILL_PLACEMENT
     decode_placement: Placement = DEFAULT_DECODE_PLACEMENT
+    conversation: ConversationRules = field(default_factory=ConversationRules)
     health: HealthPolicy = field(default_factory=HealthPolicy)
     slo: SloDefaults = field(default_factory=lambda: SloDefaults(default=DEFAULT_SLO))
     slo_objective: float = 0.99

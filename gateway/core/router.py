@@ -9,6 +9,9 @@ from copy import copy
 from random import Random
 
 from gateway.core.calibration import Calibration
+from gateway.core.choosing import Ask, MustWait, Surroundings
+from gateway.core.conversation.keeper import ConversationKeeper
+from gateway.core.conversation.rules import Mode
 from gateway.core.events import (
     Dispatched,
     Event,
@@ -29,7 +32,7 @@ from gateway.core.health import HealthTable
 from gateway.core.ledger import Ledger, Reservation, Stage
 from gateway.core.policy import Policy
 from gateway.core.prefix import PrefixIndex
-from gateway.core.selector import Ask, Selector
+from gateway.core.selector import Selector
 from gateway.core.slo import SloLedger
 from gateway.core.types import (
     Decision,
@@ -41,10 +44,12 @@ from gateway.core.types import (
     WorkerSample,
     WorkerSpec,
 )
+from gateway.core.waiting import Ticket, Wait, WaitingRoom
 
 NO_EXCLUSIONS: frozenset[WorkerId] = frozenset()
 MAX_BOOKED_ANSWERS = 256
 """A request may ask for more answers; no engine runs more sequences at once, and most refuse such a request."""
+WAITS_BEHIND = "other new conversations came before it"
 TEXT_TOKENS_PER_INDEX_BLOCK = 64
 """What a 256-byte block of text is worth when a worker's index is bounded by its KV cache."""
 
@@ -67,6 +72,8 @@ class Router:
         self.calibration = Calibration()
         self.slo = SloLedger(objective=policy.slo_objective)
         self.forecast = None if policy.costs is None else Forecast(policy.costs, self.calibration)
+        self.conversations = ConversationKeeper(policy.conversation, self.fleet)
+        self.waiting = WaitingRoom()
         self._selector = self._make_selector()
         self._rng = rng
         self._instance = instance
@@ -79,8 +86,10 @@ class Router:
         *,
         exclude: frozenset[WorkerId] = NO_EXCLUSIONS,
         attempt: int = 1,
-    ) -> Decision | Refusal:
+    ) -> Decision | Refusal | Wait:
         """Route one request and reserve what it needs, until `abort` or a `Finished` event.
+
+        One that has to wait is called by `release`, or leaves by `give_up`. One that was routed before never waits.
 
         Args:
             facts: the request.
@@ -88,11 +97,36 @@ class Router:
             exclude: workers that failed this request already.
             attempt: 1, or the number of this try.
         """
-        decision = self._decide(facts, now_s, self._rng, exclude=exclude, attempt=attempt)
-        if isinstance(decision, Decision):
-            self._decisions += 1
-            self._reserve(decision, facts, now_s)
-        return decision
+        ask = self._ask(facts, now_s, exclude=exclude, attempt=attempt)
+        routed = (
+            MustWait(words=WAITS_BEHIND)
+            if self._waits_behind(ask)
+            else self._selector.decide(ask, self._id(), self._rng)
+        )
+        if isinstance(routed, MustWait):
+            return Wait(request_id=facts.request_id, ticket=self.waiting.enter(facts, now_s), words=routed.words)
+        if isinstance(routed, Decision):
+            self._reserve(routed, ask)
+        return routed
+
+    def release(self, now_s: float) -> list[tuple[Ticket, Decision | Refusal]]:
+        """Route those that waited and need not any longer, in their order; to be asked after whatever makes room."""
+        released: list[tuple[Ticket, Decision | Refusal]] = []
+        for model in self.waiting.models():
+            while (first := self.waiting.first(model)) is not None:
+                ask = self._ask(first.facts, now_s, waited_s=now_s - first.since_s)
+                routed = self._selector.decide(ask, self._id(), self._rng)
+                if isinstance(routed, MustWait):
+                    break
+                self.waiting.leave(model)
+                if isinstance(routed, Decision):
+                    self._reserve(routed, ask)
+                released.append((first.ticket, routed))
+        return released
+
+    def give_up(self, ticket: Ticket) -> None:
+        """Whoever waits with this ticket has left."""
+        self.waiting.give_up(ticket)
 
     def preview(
         self,
@@ -102,21 +136,44 @@ class Router:
         exclude: frozenset[WorkerId] = NO_EXCLUSIONS,
         attempt: int = 1,
     ) -> Decision | Refusal:
-        """What `submit` would answer, without taking anything: not even from the generator."""
-        return self._decide(facts, now_s, copy(self._rng), exclude=exclude, attempt=attempt)
+        """What `submit` would answer, were there room, without taking anything: not even from the generator."""
+        ask = self._ask(facts, now_s, exclude=exclude, attempt=attempt, waited_s=math.inf)
+        routed = self._selector.decide(ask, self._id(), copy(self._rng))
+        assert not isinstance(routed, MustWait)
+        return routed
 
-    def _decide(
-        self, facts: RequestFacts, now_s: float, rng: Random, *, exclude: frozenset[WorkerId], attempt: int
-    ) -> Decision | Refusal:
-        ask = Ask(
+    def _ask(
+        self,
+        facts: RequestFacts,
+        now_s: float,
+        *,
+        exclude: frozenset[WorkerId] = NO_EXCLUSIONS,
+        attempt: int = 1,
+        waited_s: float = 0.0,
+    ) -> Ask:
+        return Ask(
             facts=facts,
             estimate=estimate(facts, self.calibration, self.policy.output_length),
             now_s=now_s,
             exclude=exclude,
             attempt=attempt,
+            turn=self.conversations.turn_of(facts),
+            waited_s=waited_s if attempt == 1 else math.inf,
         )
-        decision_id = DecisionId(f"{self._instance}-{self._decisions + 1}")
-        return self._selector.decide(ask, decision_id, rng)
+
+    def _id(self) -> DecisionId:
+        return DecisionId(f"{self._instance}-{self._decisions + 1}")
+
+    def _waits_behind(self, ask: Ask) -> bool:
+        """Whether a new conversation finds others before it."""
+        turn = ask.turn
+        return (
+            turn is not None
+            and turn.mode is Mode.CONSERVE
+            and not turn.is_at_home
+            and ask.attempt == 1
+            and self.waiting.length(ask.facts.model) > 0
+        )
 
     def adopt(self, policy: Policy) -> None:
         """Decide by another policy from now on; everything else that is known stays."""
@@ -124,6 +181,7 @@ class Router:
             # Promises by other prices are forgotten: what was made of them cannot be compared.
             self.forecast = None if policy.costs is None else Forecast(policy.costs, self.calibration)
         self.policy = policy
+        self.conversations.adopt(policy.conversation)
         self.health.policy = policy.health
         self.slo.objective = policy.slo_objective
         self.fleet.use_samples_for(policy.sample_max_age_s)
@@ -137,7 +195,8 @@ class Router:
         Raises:
             LedgerError: the decision holds no reservation.
         """
-        self._release(decision_id, now_s)
+        reservation = self._release(decision_id, now_s)
+        self.conversations.turn_ended(reservation, now_s, None)
         if blame is not None:
             self.health.failed(blame, now_s)
 
@@ -171,11 +230,13 @@ class Router:
                 self.health.drain(worker_id)
 
     def tick(self, now_s: float) -> None:
-        """Let time pass: ejections end."""
+        """Let time pass: ejections end, and conversations that were not gone on with are forgotten."""
         self.health.tick(now_s)
+        self.conversations.tick(now_s)
 
     def _make_selector(self) -> Selector:
-        return Selector(self.policy, self.fleet, self.health, self.prefix, self.forecast)
+        around = Surroundings(self.policy, self.fleet, self.health, self.prefix, self.forecast)
+        return Selector(around, self.conversations.book)
 
     def _worker_up(self, spec: WorkerSpec) -> None:
         self.fleet.put(spec)
@@ -186,6 +247,7 @@ class Router:
         self.fleet.remove(worker_id)
         self.health.remove(worker_id)
         self.prefix.remove_worker(worker_id)
+        self.conversations.book.lose(worker_id)
         if self.forecast is not None:
             self.forecast.forget(worker_id)
 
@@ -201,7 +263,9 @@ class Router:
             bound = max(1, min(bound, capacity_tokens // TEXT_TOKENS_PER_INDEX_BLOCK))
         self.prefix.add_worker(worker_id, bound)
 
-    def _reserve(self, decision: Decision, facts: RequestFacts, now_s: float) -> None:
+    def _reserve(self, decision: Decision, ask: Ask) -> None:
+        self._decisions += 1
+        facts, now_s = ask.facts, ask.now_s
         features, prefiller = decision.features, decision.prefill_worker
         self.health.sent(decision.decode_worker, decision.decision_id)
         if prefiller is not None:
@@ -216,6 +280,7 @@ class Router:
                 kv_tokens=kv_tokens,
                 prefill_worker=prefiller or decision.decode_worker,
                 prefill_tokens=features.prefill_isl_tokens if prefiller else features.decode_isl_tokens,
+                conversation=self.conversations.turn_begins(ask, decision),
             )
         )
         if self.forecast is not None:
@@ -234,6 +299,8 @@ class Router:
             self.health.heard(prefiller)
         if self.forecast is not None:
             self.forecast.prefilled(reservation.decision, event.at_s)
+        if reservation.conversation is not None and prefiller is not None:
+            reservation.conversation.transfers += 1
         # The transfer leaves the prompt's blocks on the decode worker too.
         self._store(reservation.decision.decode_worker, reservation.facts)
 
@@ -278,6 +345,7 @@ class Router:
         outcome = event.outcome
         tpot_s = outcome.tpot_s if outcome.kind is OutcomeKind.OK else None
         reservation = self._release(event.decision_id, event.at_s, tpot_s=tpot_s)
+        self.conversations.turn_ended(reservation, event.at_s, outcome)
         decision = reservation.decision
         if event.blame is not None:
             self.health.failed(event.blame, event.at_s)

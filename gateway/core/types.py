@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NewType
 
+from gateway.core.conversation.facts import ConversationFacts, TurnKind
 from gateway.core.record import record
 
 WorkerId = NewType("WorkerId", str)
@@ -114,7 +115,8 @@ class RequestFacts:
     choices: int = 1
     prompt_logprobs: bool = False
     echo_logprobs: bool = False
-    session: str | None = None
+    conversation: ConversationFacts | None = None
+    """None where conversations are of no interest."""
     prefill_from: tuple[WorkerId, ...] | None = None
     """The only prefill workers that this request may use; None leaves the choice to the router."""
     slo_class: str | None = None
@@ -262,6 +264,8 @@ class Reason(StrEnum):
     RULE_UNDER_ONE_BLOCK = "rule_under_one_block"
     RULE_NO_PREFILLER = "rule_no_prefiller"
     RULE_DECODE_EJECTED = "rule_decode_ejected"
+    CONVERSATION_BEGINS = "conversation_begins"
+    CONVERSATION_GOES_ON = "conversation_goes_on"
     PREFILL_LOST = "prefill_lost"
     """The path was to be remote, and the decode worker prefilled after all."""
 
@@ -314,7 +318,7 @@ class Decision:
     propensity: float
     cluster: int | None
     pinned: bool
-    """True where the session pin, not the scores, chose the decode worker."""
+    """True where its conversation's pin, not the scores, chose the decode worker."""
     features: Features
     prefill_hit_tokens: int
     decode_hit_tokens: int
@@ -323,6 +327,10 @@ class Decision:
     """What was expected of the route; None where the workers' prices are not known."""
     osl_predicted: bool = False
     """Whether `features.osl_tokens` is an output-length model's prediction; else it is the model's rolling mean."""
+    conversation: str | None = None
+    """Its conversation's id in hexadecimal digits; None for a request like any other."""
+    turn: TurnKind | None = None
+    """What the turn is to its conversation's KV; None without a conversation."""
     prefill_candidates: tuple[Candidate, ...] = ()
     decode_candidates: tuple[Candidate, ...] = ()
 

@@ -192,6 +192,22 @@ WORKER_BREAKER = _gauge(
 )  # fmt: skip
 UPSTREAM_CONNECTIONS = _gauge("upstream_connections", "Connections to the worker by state.", "worker", "state")
 
+CONVERSATION_TURNS = _counter(
+    "conversation_turns_total",
+    "Requests that are turns of a conversation, by what the turn is to its KV: it begins (first), goes on where it is"
+    " (next), or is computed anew elsewhere (moved).",
+    "turn",
+)
+CONVERSATION_TRANSFERS = _counter(
+    "conversation_transfers_total", "Prompts of conversations that were prefilled elsewhere, and their KV moved."
+)
+CONVERSATIONS = _gauge("conversations", "Conversations that are remembered, by whether a worker holds their KV.", "kv")
+WORKER_CONVERSATION_TOKENS = _gauge(
+    "worker_conversation_tokens",
+    "KV tokens that remembered conversations hold, or are promised, at the worker.",
+    "worker", "role",
+)  # fmt: skip
+WAITING_REQUESTS = _gauge("waiting_requests", "Requests that wait for room.")
 PREFIX_BLOCKS = _gauge("prefix_index_blocks", "Prompt blocks in the prefix index, over all workers.")
 BYTES_PER_TOKEN = _gauge("bytes_per_token", "Calibrated bytes of prompt text per token.", "model")
 POLICY_INFO = _gauge("policy_info", "The routing policy in force; always 1.", "policy", "version")

@@ -8,6 +8,7 @@ from gateway.core.events import Event
 from gateway.core.policy import Policy
 from gateway.core.router import NO_EXCLUSIONS, Router
 from gateway.core.types import Decision, DecisionId, Refusal, RequestFacts, WorkerId
+from gateway.core.waiting import Ticket, Wait
 from gateway.telemetry.journal import JournalWriter
 from gateway.wire.journal import CallName, Detail
 
@@ -28,12 +29,23 @@ class RecordedCore:
         *,
         exclude: frozenset[WorkerId] = NO_EXCLUSIONS,
         attempt: int = 1,
-    ) -> Decision | Refusal:
+    ) -> Decision | Refusal | Wait:
         """Route one request."""
         routed = self._router.submit(facts, now_s, exclude=exclude, attempt=attempt)
         details: dict[str, Detail] = {"exclude": [*sorted(exclude)], "attempt": attempt}
         self._journal.call(CallName.SUBMIT, now_s, facts, routed, details=details)
         return routed
+
+    def release(self, now_s: float) -> list[tuple[Ticket, Decision | Refusal]]:
+        """Route those that waited and need not any longer."""
+        released = self._router.release(now_s)
+        self._journal.call(CallName.RELEASE, now_s, None, released)
+        return released
+
+    def give_up(self, ticket: Ticket) -> None:
+        """Whoever waits with this ticket has left."""
+        self._router.give_up(ticket)
+        self._journal.call(CallName.GIVE_UP, 0.0, None, None, details={"ticket": ticket})
 
     def adopt(self, policy: Policy) -> None:
         """Decide by another policy from now on."""

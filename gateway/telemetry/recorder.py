@@ -9,6 +9,7 @@ from typing import Final
 
 from prometheus_client.samples import Sample
 
+from gateway.core.conversation.facts import TurnKind
 from gateway.core.types import (
     Decision,
     Outcome,
@@ -60,6 +61,8 @@ class Metrics:
         self._output_length: Final = self._histogram(metrics.OUTPUT_LENGTH)
         self._inflight: Final = self._gauge(metrics.INFLIGHT)
         self._paths: Final = self._counter(metrics.PATHS)
+        self._turns: Final = self._counter(metrics.CONVERSATION_TURNS)
+        self._transfers: Final = self._counter(metrics.CONVERSATION_TRANSFERS).labels()
         self._worker_selected: Final = self._counter(metrics.WORKER_SELECTED)
         self._refusals: Final = self._counter(metrics.REFUSALS)
         self._retries: Final = self._counter(metrics.RETRIES)
@@ -154,6 +157,7 @@ class Metrics:
         if prefill_leg_s is not None:
             self._prefill_leg.labels(model).observe(prefill_leg_s)
         self._count_choice(decision)
+        self._count_turn(decision)
         self._count_tokens(outcome, model)
         self._count_output_length(decision, outcome, model)
         self._count_hits(decision, outcome)
@@ -164,6 +168,12 @@ class Metrics:
         self._worker_selected.labels(decision.decode_worker, Leg.DECODE, decision.policy).inc()
         if decision.prefill_worker is not None:
             self._worker_selected.labels(decision.prefill_worker, Leg.PREFILL, decision.policy).inc()
+
+    def _count_turn(self, decision: Decision) -> None:
+        if decision.turn is not None:
+            self._turns.labels(decision.turn).inc()
+            if decision.path is Path.REMOTE:
+                self._transfers.inc()
 
     def _count_tokens(self, outcome: Outcome, model: str) -> None:
         if outcome.input_tokens is not None:
@@ -212,6 +222,8 @@ class Metrics:
             self._retries.labels(cause)
         for fault in BundleFault:
             self._policy_refused.labels(fault)
+        for turn in TurnKind:
+            self._turns.labels(turn)
 
     def _counter(self, spec: MetricSpec) -> Family[CounterSeries]:
         family = Family(spec.full_name, spec.labels, CounterSeries)

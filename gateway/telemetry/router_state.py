@@ -29,6 +29,15 @@ class RouterState:
         """Blocks in the prefix index, over all workers."""
         return len(self._router.prefix)
 
+    def conversations(self) -> Mapping[str, int]:
+        """Remembered conversations by whether a worker holds their KV."""
+        book = self._router.conversations.book
+        return {"warm": book.warm, "cold": len(book) - book.warm}
+
+    def waiting_requests(self) -> int:
+        """Requests that wait for room."""
+        return len(self._router.waiting)
+
     def bytes_per_token(self) -> Mapping[str, float]:
         """Calibrated bytes of text per token, by model."""
         return self._router.calibration.models()
@@ -74,6 +83,7 @@ class RouterState:
             sample_age_s=None if sample is None else now_s - sample.at_s,
             prefill_price_ratio=prefill_ratio,
             decode_price_ratio=decode_ratio,
+            conversation_tokens=router.conversations.book.held_tokens(worker_id),
         )
 
     def _price_ratios(self, worker_id: WorkerId) -> tuple[float | None, float | None]:

@@ -47,6 +47,8 @@ class WorkerState:
     prefill_price_ratio: float | None = None
     """What prefills took of late over what their prices say; None where there are none."""
     decode_price_ratio: float | None = None
+    conversation_tokens: int = 0
+    """KV that remembered conversations hold or are promised."""
 
     @property
     def shown_state(self) -> str:
@@ -63,6 +65,14 @@ class StateReader(Protocol):
 
     def prefix_blocks(self) -> int:
         """Blocks in the prefix index, over all workers."""
+        ...
+
+    def conversations(self) -> Mapping[str, int]:
+        """Remembered conversations by whether a worker holds their KV: `warm` or `cold`."""
+        ...
+
+    def waiting_requests(self) -> int:
+        """Requests that wait for room."""
         ...
 
     def bytes_per_token(self) -> Mapping[str, float]:
@@ -160,6 +170,7 @@ def _worker(worker: WorkerState) -> Iterator[Reading]:
         (metrics.WORKER_QUEUE_DEPTH, worker.queue_depth),
         (metrics.WORKER_KV_USED, worker.kv_used_ratio),
         (metrics.WORKER_SAMPLE_AGE, worker.sample_age_s),
+        (metrics.WORKER_CONVERSATION_TOKENS, worker.conversation_tokens),
         (metrics.WORKER_BREAKER, BREAKER_NUMBER[worker.shown_state]),
     )
     for spec, value in values:
@@ -172,6 +183,9 @@ def _worker(worker: WorkerState) -> Iterator[Reading]:
 
 def _core(state: StateReader) -> Iterator[Reading]:
     yield metrics.PREFIX_BLOCKS, (), state.prefix_blocks()
+    for kv, count in state.conversations().items():
+        yield metrics.CONVERSATIONS, (kv,), count
+    yield metrics.WAITING_REQUESTS, (), state.waiting_requests()
     for model, bytes_per_token in state.bytes_per_token().items():
         yield metrics.BYTES_PER_TOKEN, (model,), bytes_per_token
     for (slo, window), rate in state.burn_rates().items():

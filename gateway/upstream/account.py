@@ -7,6 +7,7 @@ at the same moment.
 from gateway.core.events import Finished
 from gateway.core.slo import attained
 from gateway.core.types import Decision, Outcome, OutcomeKind, Refusal, RequestFacts, WorkerId
+from gateway.core.waiting import Wait
 from gateway.upstream.services import ClientRequest, Services
 from gateway.upstream.watch import AnswerWatch
 from gateway.wire.usage import Usage
@@ -42,7 +43,7 @@ class Account:
         self.cached_tokens: int | None = None
         """The prefill worker's count, where there was a hand-off: the decode worker's says nothing of it."""
 
-    def decide(self, *, exclude: frozenset[WorkerId], attempt: int) -> Decision | Refusal:
+    def decide(self, *, exclude: frozenset[WorkerId], attempt: int) -> Decision | Refusal | Wait:
         """Ask the core, and note how long it took."""
         clock = self._services.clock
         began_s = clock()
@@ -60,6 +61,13 @@ class Account:
         self.closed = True
         duration_s = self._services.clock() - self._request.arrived_s
         self._tell(refusal, Outcome(kind=OutcomeKind.REFUSED, status=status, duration_s=duration_s))
+
+    def leave(self, status: int) -> None:
+        """Close a request whose client left before it was routed."""
+        assert not self.closed
+        self.closed = True
+        duration_s = self._services.clock() - self._request.arrived_s
+        self._tell(None, Outcome(kind=OutcomeKind.CANCELLED, status=status, duration_s=duration_s))
 
     def close(
         self,
@@ -128,7 +136,7 @@ class Account:
             output_tokens=output_tokens,
         )
 
-    def _tell(self, routed: Decision | Refusal, outcome: Outcome) -> None:
+    def _tell(self, routed: Decision | Refusal | None, outcome: Outcome) -> None:
         self._services.telemetry.finished(
             routed,
             outcome,

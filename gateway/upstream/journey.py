@@ -4,8 +4,9 @@ The rule of this module: a state machine of callbacks without tasks, so that it 
 protocol alike. Whatever happens, there is one terminal event, one released reservation, one metric and one record.
 What an answer means is said by its leg (`prefill_leg`, `decode_leg`); routing, sending and ending are here.
 
-    routed -> [prefill leg] -> decode leg -> relaying -> ended
-        ^___________|______________|   another worker, while the client has seen nothing and the budget lasts
+    [waiting] -> routed -> [prefill leg] -> decode leg -> relaying -> ended
+                    ^___________|______________|   another worker, while the client has seen nothing and the budget
+                                                   lasts; who was routed once never waits
 """
 
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from typing import assert_never
 from gateway.core.events import Dispatched, PrefillLost
 from gateway.core.path.eligibility import without_prefill
 from gateway.core.types import Decision, OutcomeKind, Refusal, WorkerId
+from gateway.core.waiting import Ticket, Wait
 from gateway.telemetry.labels import UpstreamErrorKind
 from gateway.upstream.account import Account
 from gateway.upstream.answers import answer_error, relayed_headers
@@ -42,6 +44,8 @@ class Journey:
         self.sink = sink
         self.account = Account(services, request, peeked.facts, peeked.raw_model)
         self._excluded: frozenset[WorkerId] = frozenset()
+        self._ticket: Ticket | None = None
+        """While it waits."""
         self._decision: Decision | None = None
         self._leg: PrefillLeg | DecodeLeg | None = None
         self._exchange: Exchange | None = None
@@ -52,6 +56,14 @@ class Journey:
         """Decide and send the first leg."""
         self.services.budget.saw_request()
         routed = self.account.decide(exclude=self._excluded, attempt=1)
+        if isinstance(routed, Wait):
+            self._ticket = routed.ticket
+            self.services.expect(routed.ticket, self._routed)
+        else:
+            self._routed(routed)
+
+    def _routed(self, routed: Decision | Refusal) -> None:
+        self._ticket = None
         match routed:
             case Decision():
                 self.account.open()
@@ -65,7 +77,11 @@ class Journey:
 
     def client_gone(self) -> None:
         """The client left: stop upstream. A prefill leg is stopped too: its transfer begins only with the decode."""
-        if not self.account.closed:
+        if self._ticket is not None:
+            self.services.core.give_up(self._ticket)
+            self._ticket = None
+            self.account.leave(CLIENT_CLOSED_REQUEST)
+        elif not self.account.closed:
             self.finish(OutcomeKind.CANCELLED, CLIENT_CLOSED_REQUEST)
 
     def pause(self) -> None:

@@ -11,6 +11,7 @@ from typing import Protocol
 from gateway.core.events import Event
 from gateway.core.policy import Policy
 from gateway.core.types import Decision, DecisionId, Refusal, RequestFacts, RequestId, WorkerId
+from gateway.core.waiting import Ticket, Wait
 from gateway.telemetry.request import RequestTelemetry
 from gateway.upstream.budget import RetryBudget
 from gateway.upstream.exchange import Limits
@@ -28,8 +29,14 @@ class Core(Protocol):
 
     def submit(
         self, facts: RequestFacts, now_s: float, *, exclude: frozenset[WorkerId] = ..., attempt: int = 1
-    ) -> Decision | Refusal:
+    ) -> Decision | Refusal | Wait:
         """Route one request and reserve what it needs."""
+
+    def release(self, now_s: float) -> list[tuple[Ticket, Decision | Refusal]]:
+        """Route those that waited and need not any longer."""
+
+    def give_up(self, ticket: Ticket) -> None:
+        """Whoever waits with this ticket has left."""
 
     def adopt(self, policy: Policy) -> None:
         """Decide by another policy from now on."""
@@ -60,6 +67,11 @@ class ClientSink(Protocol):
         """The answer cannot be completed: the client must see a broken connection, not a short body."""
 
 
+def nobody_waits(ticket: Ticket, call: Callable[[Decision | Refusal], None]) -> None:  # noqa: ARG001
+    """For a core that keeps nobody waiting."""
+    raise AssertionError(f"ticket {ticket} was given out, and nobody calls it")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
     """One of each, shared by all requests."""
@@ -76,6 +88,8 @@ class Services:
     telemetry: RequestTelemetry
     clock: Callable[[], float]
     """Seconds, monotone; the same clock as the core's events."""
+    expect: Callable[[Ticket, Callable[[Decision | Refusal], None]], None] = field(default=nobody_waits)
+    """Who has to wait leaves here what is to be called when it is routed."""
     hand_overs: HandOvers = field(default_factory=HandOvers)
     pending: PendingDecodes = field(default_factory=PendingDecodes)
 

@@ -12,10 +12,10 @@ import msgspec
 from gateway.core.output_length.carried import PromptReader
 from gateway.core.types import Endpoint, RequestFacts, RequestId
 from gateway.wire.conversation import conversation_features, prompts_features
+from gateway.wire.conversation_names import ConversationReader, Fields
 from gateway.wire.errors import ApiError, bad_request
 from gateway.wire.peeked import (
     DEFAULT_BLOCK_BYTES,
-    DEFAULT_SESSION_HEADERS,
     MAX_COUNT,
     Arrival,
     Headers,
@@ -50,6 +50,12 @@ class _Request(msgspec.Struct, kw_only=True):
     echo: msgspec.Raw = _ABSENT
     logprobs: msgspec.Raw = _ABSENT
     prompt_logprobs: msgspec.Raw = _ABSENT
+    prompt_cache_key: msgspec.Raw = _ABSENT
+    user: msgspec.Raw = _ABSENT
+
+    def conversation_fields(self) -> Fields:
+        """Those that may name a conversation."""
+        return {"prompt_cache_key": self.prompt_cache_key, "user": self.user}
 
 
 class _Chat(_Request, kw_only=True):
@@ -84,8 +90,8 @@ def peek(
     request_id: RequestId,
     headers: Headers = (),
     block_bytes: int = DEFAULT_BLOCK_BYTES,
-    session_headers: tuple[str, ...] = DEFAULT_SESSION_HEADERS,
     reader: PromptReader | None = None,
+    conversation: ConversationReader | None = None,
 ) -> Peeked | ApiError:
     """Read one request.
 
@@ -95,8 +101,8 @@ def peek(
         request_id: goes into the facts.
         headers: the request's, names in lower case (as ASGI has them).
         block_bytes: bytes of prompt per block hash, a multiple of 4.
-        session_headers: names that may carry the conversation's identity, the first present one counts.
         reader: makes the features of output-length prediction; None where there is no model for that.
+        conversation: reads which conversation it is a turn of; None where nobody asks, and then nothing is read.
     """
     read = _read_chat if endpoint is Endpoint.CHAT else _read_completion
     return look(
@@ -104,9 +110,9 @@ def peek(
         read,
         request_id=request_id,
         headers=headers,
-        session_headers=session_headers,
         block_bytes=block_bytes,
         reader=reader,
+        conversation=conversation,
     )
 
 
@@ -117,6 +123,7 @@ def _read_chat(body: bytes, arrival: Arrival) -> Peeked | ApiError:
         seed=root_seed(chat.model, endpoint=Endpoint.CHAT, cache_salt=chat.cache_salt),
         preamble=(chat.chat_template, chat.documents, chat.tools),
         block_bytes=arrival.block_bytes,
+        with_turns=arrival.conversation is not None,
     )
     facts = RequestFacts(
         request_id=arrival.request_id,
@@ -132,7 +139,7 @@ def _read_chat(body: bytes, arrival: Arrival) -> Peeked | ApiError:
         prompt_logprobs=is_set(chat.prompt_logprobs),
         # vLLM turns a chat's `echo` into prompt_logprobs = top_logprobs, whose default is 0 and not null.
         echo_logprobs=is_on(chat.echo),
-        session=arrival.hints.session,
+        conversation=arrival.conversation_facts(chat.conversation_fields(), turns=chain.turns),
         slo_class=arrival.hints.slo_class,
         slo_ttft_s=arrival.hints.slo_ttft_s,
         slo_tpot_s=arrival.hints.slo_tpot_s,
@@ -177,7 +184,7 @@ def _read_completion(body: bytes, arrival: Arrival) -> Peeked | ApiError:
         choices=choices,
         prompt_logprobs=is_set(completion.prompt_logprobs),
         echo_logprobs=echo and is_set(completion.logprobs),
-        session=arrival.hints.session,
+        conversation=arrival.conversation_facts(completion.conversation_fields()),
         slo_class=arrival.hints.slo_class,
         slo_ttft_s=arrival.hints.slo_ttft_s,
         slo_tpot_s=arrival.hints.slo_tpot_s,

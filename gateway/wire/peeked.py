@@ -9,8 +9,11 @@ from dataclasses import dataclass
 
 import msgspec
 
+from gateway.core.conversation.facts import ConversationFacts
 from gateway.core.output_length.carried import PromptReader
+from gateway.core.record import record
 from gateway.core.types import Endpoint, OutputFeatures, RequestFacts, RequestId
+from gateway.wire.conversation_names import NO_FIELDS, ConversationReader, Fields
 from gateway.wire.errors import ApiError, bad_request
 from gateway.wire.slo_headers import Hints, read_hints
 
@@ -21,7 +24,6 @@ MAX_COUNT = 2**63 - 1
 """So that every reader of the facts may take a count for a 64-bit integer."""
 
 DEFAULT_BLOCK_BYTES = 256
-DEFAULT_SESSION_HEADERS = ("x-session-id",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +38,7 @@ class Peeked:
     """The model as the client wrote it, before any alias; empty where it named none and need not."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Arrival:
     """What is known of a request beside its body."""
 
@@ -46,6 +48,14 @@ class Arrival:
     block_bytes: int
     reader: PromptReader | None = None
     """None where nobody asks how long the answer will be."""
+    conversation: ConversationReader | None = None
+    """None where nobody asks which conversation this is a turn of."""
+
+    def conversation_facts(
+        self, fields: Fields = NO_FIELDS, *, turns: tuple[int, ...] = ()
+    ) -> ConversationFacts | None:
+        """What headers and body say of the conversation, see `ConversationReader.facts`; None where nobody asks."""
+        return None if self.conversation is None else self.conversation.facts(self.headers, fields, turns=turns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +67,8 @@ class Prompt:
     chains: tuple[tuple[int, ...], ...] = ()
     prompts: int = 1
     media_parts: int = 0
+    turns: tuple[int, ...] = ()
+    """Empty unless conversations are of interest."""
 
 
 def look(
@@ -65,17 +77,24 @@ def look(
     *,
     request_id: RequestId,
     headers: Headers,
-    session_headers: tuple[str, ...],
     block_bytes: int,
     reader: PromptReader | None = None,
+    conversation: ConversationReader | None = None,
 ) -> Peeked | ApiError:
     """Read a JSON body with `read`, whose decoding errors become refusals."""
-    hints = read_hints(headers, session_headers=session_headers)
+    hints = read_hints(headers)
     if isinstance(hints, ApiError):
         return hints
     if not body or body.isspace():
         return bad_request("The request body is empty; expected a JSON object.")
-    arrival = Arrival(request_id=request_id, hints=hints, headers=headers, block_bytes=block_bytes, reader=reader)
+    arrival = Arrival(
+        request_id=request_id,
+        hints=hints,
+        headers=headers,
+        block_bytes=block_bytes,
+        reader=reader,
+        conversation=conversation,
+    )
     try:
         # Fields that are skipped are not validated by the decoder, but editing and the worker would stumble on them.
         body.decode()
@@ -94,6 +113,7 @@ def peeked(
     include_usage: bool = False,
     max_output_tokens: int | None = None,
     output_features: OutputFeatures | None = None,
+    conversation_fields: Fields = NO_FIELDS,
 ) -> Peeked:
     """Put together what was read of a request with one choice."""
     facts = RequestFacts(
@@ -108,7 +128,7 @@ def peeked(
         prompts=prompt.prompts,
         media_parts=prompt.media_parts,
         max_output_tokens=max_output_tokens,
-        session=arrival.hints.session,
+        conversation=arrival.conversation_facts(conversation_fields, turns=prompt.turns),
         slo_class=arrival.hints.slo_class,
         slo_ttft_s=arrival.hints.slo_ttft_s,
         slo_tpot_s=arrival.hints.slo_tpot_s,

@@ -2,17 +2,18 @@
 
 The rule of this module: a prompt is one canonical byte stream that only grows at its end when a message or text is
 appended, cut into equal blocks; a block's hash is seeded with the hash before it, so it stands for everything up to
-its end. Only whole blocks count. The hashes are the gateway's own, not the engine's.
+its end. Only whole blocks count. The hashes are the gateway's own, not the engine's. Turns of a conversation are
+hashed in the same way, cut where the model began to answer.
 """
 
 import struct
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import msgspec
 from xxhash import xxh3_64_digest, xxh3_64_intdigest
 
+from gateway.core.record import record
 from gateway.core.types import Endpoint
 from gateway.wire.peeked import Prompt
 
@@ -20,6 +21,9 @@ from gateway.wire.peeked import Prompt
 _MESSAGE = b"\xff"
 _FIELD = b"\xfe"
 _MEDIA = b"\xfd"
+
+MAX_LATE_TURNS = 64
+"""How many turns are told of a history beside its first one."""
 
 _TEXT_PART_TYPES = frozenset(
     {"", "text", "input_text", "output_text", "refusal", "thinking", "reasoning_text", "summary_text"}
@@ -62,7 +66,7 @@ class Part(msgspec.Struct):
         return next((text for text in (self.text, self.refusal, self.thinking) if text is not None), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PromptChain:
     """One prompt, hashed."""
 
@@ -70,10 +74,13 @@ class PromptChain:
     text_bytes: int = 0
     """Bytes of the canonical stream without the stand-ins of media; zero for token ids."""
     media_parts: int = 0
+    turns: tuple[int, ...] = ()
+    """One chained hash for each answer of the model, of all that stands before it, and one of the whole; of a long
+    history the first and the newest `MAX_LATE_TURNS`. Empty unless asked for, and without messages."""
 
     def as_prompt(self) -> Prompt:
         """The input of a request that has this one prompt."""
-        return Prompt(text_bytes=self.text_bytes, chains=(self.hashes,), media_parts=self.media_parts)
+        return Prompt(text_bytes=self.text_bytes, chains=(self.hashes,), media_parts=self.media_parts, turns=self.turns)
 
 
 _decode_part = msgspec.json.Decoder(Part | str).decode
@@ -94,21 +101,36 @@ def chat_chain(
     seed: int,
     preamble: Iterable[bytes | msgspec.Raw] = (),
     block_bytes: int = 256,
+    with_turns: bool = False,
 ) -> PromptChain:
     """Hash a conversation: `preamble` (raw JSON of tools and the like), then message after message.
 
     A media part enters by a 64-bit hash of its JSON, so that other images never match and base64 is not text.
+
+    With turns, those of a request whose history goes on from an earlier one's, with an answer first, begin with all
+    of the earlier one's. From `MAX_LATE_TURNS` + 2 on only the first and the newest are told, but the hash of a turn
+    stands for all before it as ever.
     """
     stream = _Stream()
     for raw in preamble:
         stream.pieces += (_FIELD, raw)
-    for message in messages:
+    turns = []
+    start = 0
+    for end in _turn_ends(messages) if with_turns else ():
+        for message in messages[start:end]:
+            stream.add_message(message)
+        turns.append(stream.take())
+        start = end
+    for message in messages[start:]:
         stream.add_message(message)
-    joined = b"".join(stream.pieces)
+    turns.append(stream.take())
+    # Of one turn this makes no copy.
+    joined = b"".join(turns)
     return PromptChain(
         hashes=block_hashes(joined, seed=seed, block_bytes=block_bytes),
         text_bytes=len(joined) - stream.media_bytes,
         media_parts=stream.media_parts,
+        turns=_turn_hashes(turns, seed) if with_turns and messages else (),
     )
 
 
@@ -140,8 +162,26 @@ def block_hashes(stream: bytes, *, seed: int, block_bytes: int = 256) -> tuple[i
     return tuple([seed := xxh3_64_intdigest(block, seed) for (block,) in blocks])
 
 
+def _turn_ends(messages: Sequence[Message]) -> list[int]:
+    """Where each turn but the last one ends, as a number of messages: before an answer that follows on something."""
+    ends = []
+    is_asked = False
+    for at, message in enumerate(messages):
+        # The Responses API's calls and reasoning have no role.
+        is_answer = message.role in ("assistant", "")
+        if is_answer and is_asked:
+            ends.append(at)
+        is_asked = not is_answer
+    return ends
+
+
+def _turn_hashes(turns: Iterable[bytes], seed: int) -> tuple[int, ...]:
+    root, *late = [seed := xxh3_64_intdigest(turn, seed) for turn in turns]
+    return (root, *late[-MAX_LATE_TURNS:])
+
+
 class _Stream:
-    """The canonical stream of a conversation in the making."""
+    """The canonical stream of a conversation in the making; the counts are those of all that was ever added."""
 
     __slots__ = ("media_bytes", "media_parts", "pieces")
 
@@ -149,6 +189,12 @@ class _Stream:
         self.pieces: list[bytes | msgspec.Raw] = []
         self.media_parts = 0
         self.media_bytes = 0
+
+    def take(self) -> bytes:
+        """The pieces since the last call, joined."""
+        taken = b"".join(self.pieces)
+        self.pieces.clear()
+        return taken
 
     def add_message(self, message: Message) -> None:
         content = message.content

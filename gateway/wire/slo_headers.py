@@ -1,4 +1,4 @@
-"""What request headers tell the router: the conversation and the latency objective.
+"""What request headers tell the router of the latency objective.
 
 The rule of this module: every hint is optional; a bound that is no positive finite number is refused by the
 header's name, because silently dropping an objective would be worse.
@@ -6,7 +6,6 @@ header's name, because silently dropping an objective would be worse.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from math import inf, nan
 
 from gateway.wire.errors import ApiError, bad_request
@@ -20,13 +19,12 @@ TPOT_HEADERS = (b"x-slo-tpot-ms", b"x-llm-d-slo-tpot-ms")
 class Hints:
     """The hints of one request."""
 
-    session: str | None = None
     slo_class: str | None = None
     slo_ttft_s: float | None = None
     slo_tpot_s: float | None = None
 
 
-def read_hints(headers: Sequence[tuple[bytes, bytes]], *, session_headers: tuple[str, ...] = ()) -> Hints | ApiError:
+def read_hints(headers: Sequence[tuple[bytes, bytes]]) -> Hints | ApiError:
     """Read the hints; of alternatives the first present header counts, of a repeated one its first value."""
     by_name = dict(reversed(headers))
     ttft_s = _seconds(by_name, TTFT_HEADERS)
@@ -36,16 +34,10 @@ def read_hints(headers: Sequence[tuple[bytes, bytes]], *, session_headers: tuple
     if isinstance(tpot_s, ApiError):
         return tpot_s
     return Hints(
-        session=_text(by_name, _wire_names(session_headers)),
         slo_class=_text(by_name, SLO_CLASS_HEADERS),
         slo_ttft_s=ttft_s,
         slo_tpot_s=tpot_s,
     )
-
-
-@lru_cache(maxsize=16)
-def _wire_names(names: tuple[str, ...]) -> tuple[bytes, ...]:
-    return tuple(name.lower().encode("latin-1") for name in names)
 
 
 def _text(by_name: Mapping[bytes, bytes], names: Sequence[bytes]) -> str | None:

@@ -18,8 +18,10 @@ from loadtest.client.options import LoadOptions
 from loadtest.client.reconcile import PREFIX, ReconcileRow, reconcile
 from loadtest.client.records import Record, scaled, write_records
 from loadtest.client.runner import Progress, run_load, warm_up
+from loadtest.report.conversations import ConversationRecord, conversations, write_conversations
 from loadtest.report.summary import Summary, summarise
 from loadtest.traces.types import TraceRequest
+from loadtest.traces.workload import Workload
 
 SETTLE_TRIES = 20
 SETTLE_PAUSE_S = 0.1
@@ -34,37 +36,49 @@ class Measurement:
     summary: Summary
     reconciliation: list[ReconcileRow]
     """In real seconds; empty where the server is no Tidegate."""
+    conversations: Sequence[ConversationRecord] = ()
+    """Those that were begun, in order of their beginning; none where the trace knows no sessions."""
 
 
 async def measure(
     options: LoadOptions,
-    requests: Sequence[TraceRequest],
+    load: Sequence[TraceRequest] | Workload,
     slo: SloTarget,
     *,
     metrics_url: str | None = None,
     on_progress: Callable[[Progress], object] | None = None,
     stop: asyncio.Event | None = None,
 ) -> Measurement:
-    """Runs a load and works it up; `metrics_url` is `/metrics` on the load's own host and port unless given."""
+    """Runs a load, as `run_load` takes it, and works it up.
+
+    `metrics_url` is `/metrics` on the load's own host and port unless given.
+    """
     page_url = metrics_url or urljoin(options.url, "/metrics")
     await warm_up(options)
     before = await _page(page_url, options.timeout_s)
-    records = await run_load(options, requests, on_progress=on_progress, stop=stop)
+    records = await run_load(options, load, on_progress=on_progress, stop=stop)
     rows = await _settled(records, before, page_url, options.timeout_s)
     in_engine_time = [scaled(record, options.speed) for record in records]
+    requests = load.flattened() if isinstance(load, Workload) else load
     return Measurement(
         records=in_engine_time,
         summary=summarise(in_engine_time, slo, asked=len(requests)),
         reconciliation=rows,
+        conversations=conversations(requests, in_engine_time),
     )
 
 
 def write_measurement(directory: Path, measurement: Measurement) -> None:
-    """Writes `records.jsonl` and `summary.json`, making the directory where it is missing."""
+    """Writes `records.jsonl`, `summary.json` and, where there are any, `conversations.jsonl`.
+
+    The directory is made where it is missing.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     write_records(directory / "records.jsonl", measurement.records)
     summary = msgspec.json.format(msgspec.json.encode(measurement.summary), indent=2)
     (directory / "summary.json").write_bytes(summary + b"\n")
+    if measurement.conversations:
+        write_conversations(directory / "conversations.jsonl", measurement.conversations)
 
 
 async def _settled(records: Sequence[Record], before: str, page_url: str, timeout_s: float) -> list[ReconcileRow]:

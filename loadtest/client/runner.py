@@ -1,12 +1,14 @@
 """Sends a trace to a server, each request at its own time.
 
 The rule of this module: open loop. When a request is sent depends on the schedule alone, never on how others
-fare, so a slow server cannot slow the load down and hide its own queue (no coordinated omission).
+fare, so a slow server cannot slow the load down and hide its own queue (no coordinated omission). Only a session's
+next turn waits, for the answer that it goes on from: it is due when its tools or its user are done, and its latencies
+count from then.
 """
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
@@ -18,6 +20,7 @@ from loadtest.client.options import LoadOptions
 from loadtest.client.records import Record
 from loadtest.traces.prompts import PromptBuilder
 from loadtest.traces.types import TraceRequest
+from loadtest.traces.workload import Arrival, Driver, Workload
 
 Clock = Callable[[], float]
 Sleep = Callable[[float], Awaitable[object]]
@@ -106,7 +109,7 @@ async def open_loop(
 
 async def run_load(
     options: LoadOptions,
-    requests: Sequence[TraceRequest],
+    load: Sequence[TraceRequest] | Workload,
     *,
     on_progress: Callable[[Progress], object] | None = None,
     stop: asyncio.Event | None = None,
@@ -115,15 +118,34 @@ async def run_load(
 ) -> list[Record]:
     """Runs a trace against a server and returns one record for every request that was started, in their order.
 
+    Requests are sent in open loop, a workload's sessions in closed loop: after a failed answer they go on, as they do
+    in a simulation.
+
     When `stop` is set or `max_duration_s` is over, nothing more is sent and what is under way is cancelled;
     the records so far are returned all the same.
     """
-    run = _Run(options, len(requests), on_progress, clock, sleep)
+    driver = load.driver() if isinstance(load, Workload) else _Listed(load)
+    run = _Run(options, driver, on_progress, clock, sleep)
     try:
-        await _until_stopped(run.replay(requests), stop or asyncio.Event(), options.max_duration_s)
+        await _until_stopped(run.replay(), stop or asyncio.Event(), options.max_duration_s)
     finally:
         run.client.close()
     return [attempt.record() for attempt in run.attempts]
+
+
+class _Listed:
+    """Requests that nothing follows, as they are: a `Driver` would order and number them."""
+
+    def __init__(self, requests: Sequence[TraceRequest]) -> None:
+        self.requests = requests
+
+    def first_arrivals(self) -> Iterator[Arrival]:
+        """All of them."""
+        return ((request.arrival_s, request) for request in self.requests)
+
+    def answered(self, request: TraceRequest, at_s: float) -> tuple[Arrival, ...]:  # noqa: ARG002 (a driver's)
+        """Nothing."""
+        return ()
 
 
 class _Run:
@@ -132,7 +154,7 @@ class _Run:
     def __init__(
         self,
         options: LoadOptions,
-        total: int,
+        driver: Driver | _Listed,
         on_progress: Callable[[Progress], object] | None,
         clock: Clock,
         sleep: Sleep,
@@ -142,24 +164,28 @@ class _Run:
         self.attempts: list[Attempt] = []
         self._target = _target(options)
         self._prompts = PromptBuilder(options.seed)
-        self._progress = Progress(total=total, sent=0, done=0, failed=0)
+        self._driver = driver
+        self._progress = Progress(total=len(driver.requests), sent=0, done=0, failed=0)
         self._on_progress = on_progress
         self._clock = clock
         self._sleep = sleep
         self._start_s = clock()
 
-    async def replay(self, requests: Sequence[TraceRequest]) -> None:
+    async def replay(self) -> None:
         """The whole schedule, to the end of its last answer."""
         self._start_s = self._clock()
         async with asyncio.TaskGroup() as group:
-            await open_loop(
-                requests,
-                lambda request: self._prepare(request, group),
-                start_s=self._start_s,
-                speed=self.options.speed,
-                clock=self._clock,
-                sleep=self._sleep,
-            )
+            await self._send((request for _, request in self._driver.first_arrivals()), group)
+
+    async def _send(self, requests: Iterable[TraceRequest], group: asyncio.TaskGroup) -> None:
+        await open_loop(
+            requests,
+            lambda request: self._prepare(request, group),
+            start_s=self._start_s,
+            speed=self.options.speed,
+            clock=self._clock,
+            sleep=self._sleep,
+        )
 
     def _prepare(self, request: TraceRequest, group: asyncio.TaskGroup) -> Callable[[], None]:
         body = self._body(request)
@@ -168,13 +194,15 @@ class _Run:
             attempt = Attempt(self.options, request, self._now)
             self.attempts.append(attempt)
             self._report(sent=1)
-            group.create_task(self._see_through(attempt, body))
+            group.create_task(self._see_through(attempt, body, group))
 
         return start
 
-    async def _see_through(self, attempt: Attempt, body: bytes) -> None:
+    async def _see_through(self, attempt: Attempt, body: bytes, group: asyncio.TaskGroup) -> None:
         await attempt.run(self.client, self._target, body)
         self._report(done=1, failed=int(attempt.failed))
+        for due_s, following in self._driver.answered(attempt.request, self._now() * self.options.speed):
+            group.create_task(self._send((replace(following, arrival_s=due_s),), group))
 
     def _body(self, request: TraceRequest) -> bytes:
         return request_body(self.options, request, self._prompts.text(request))

@@ -151,7 +151,7 @@ def gateway_settings(slo: SloTarget, speed: float, *, admin_port: int, log: File
 def routing_beneath(arm: Arm) -> Mapping[str, Any]:
     """How the gateway places requests under an arm."""
     return {
-        "session_headers": [SESSION_HEADER],
+        "conversation": {"headers": [SESSION_HEADER]},
         "prefill_weights": dict(arm.placing.prefill.weights),
         "decode_weights": dict(arm.placing.decode.weights),
     }

@@ -6,6 +6,7 @@ whatever comes between them ends the stretch with the step under way. Time comes
 """
 
 from loadtest.engine.kv_cache import Hashes, KvCache
+from loadtest.engine.power import PowerModel, PrefillMeter, Usage
 from loadtest.engine.scheduler import Scheduler
 from loadtest.engine.sequence import LiveSequence, Phase
 from loadtest.engine.stepping import NEVER_S, Change, Stepper
@@ -33,19 +34,27 @@ class Engine:
         spec: its limits.
         costs: what its steps cost.
         tells_every_token: whether `TokenMade` comes for each token, or for each request's first only.
+        power: what its GPUs draw; None accounts for no energy. Times do not depend on it.
 
     Raises:
         ValueError: `now_s` lies before an earlier one.
     """
 
-    def __init__(self, spec: EngineSpec, costs: CostModel, *, tells_every_token: bool = True) -> None:
+    def __init__(
+        self, spec: EngineSpec, costs: CostModel, *, tells_every_token: bool = True, power: PowerModel | None = None
+    ) -> None:
         self.spec = spec
+        self.power = power
         self.link = Link()
         """Its network interface, for whoever fetches KV from it."""
         self._cache = KvCache(spec.total_blocks)
         self._scheduler = Scheduler(spec, self._cache)
         self._stepper = Stepper(
-            self._scheduler, costs, tells_every_token=tells_every_token, plans_ahead=spec.plans_ahead
+            self._scheduler,
+            costs,
+            tells_every_token=tells_every_token,
+            plans_ahead=spec.plans_ahead,
+            meter=None if power is None else PrefillMeter(costs),
         )
         self._intake = Delayed(Phase.INTAKE)
         self._incoming = Delayed(Phase.TRANSFERRING)
@@ -160,6 +169,19 @@ class Engine:
         if self._idle_snapshot is None:
             self._idle_snapshot = self._take_snapshot()
         return self._idle_snapshot
+
+    def usage(self, now_s: float) -> Usage | None:
+        """How its time since 0 was spent, the step under way included; None without a power model."""
+        self._run_to(now_s)
+        if self.power is None:
+            return None
+        busy_s, prefill_s = self._stepper.used_s(now_s)
+        return Usage(idle_s=max(0.0, now_s - busy_s), decode_s=busy_s - prefill_s, prefill_s=prefill_s)
+
+    def energy_j(self, now_s: float) -> float | None:
+        """Joules since 0, busy and idle, as modelled; None without a power model."""
+        usage = self.usage(now_s)
+        return None if self.power is None or usage is None else self.power.energy_j(usage)
 
     def _take_snapshot(self) -> EngineSnapshot:
         scheduler, stepper, cache = self._scheduler, self._stepper, self._cache

@@ -11,9 +11,14 @@ Where the numbers come from:
 - Transfer latency: 2 ms, the RDMA set-up overhead of the llm-d simulator's H100 profiles.
 - Steps are planned ahead, as vLLM's asynchronous scheduling does by default.
 - Lease: 30 s, the default `kv_lease_duration` of vLLM's NixlConnector.
+
+`h100-llama70b-tp4@cap60` is that preset on GPUs capped at 60 % of their TDP: the same limits, other prices and power
+(`loadtest.engine.power`).
 """
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -21,6 +26,7 @@ from gateway.core.step_cost import CostTable
 from loadtest.engine.engine_file import SUFFIX, load_engine_file
 from loadtest.engine.fitting.shapes import LLAMA_8B, LLAMA_70B, QWEN3_32B, Deployment, Precision
 from loadtest.engine.fitting.systems import A100, H100, H200
+from loadtest.engine.power import GPU_POWER, PowerModel, capped
 from loadtest.engine.types import EngineSpec
 from policy_store.costs.file import load_cost_table
 
@@ -32,7 +38,12 @@ NCCL_BYTES = 411_041_792
 TRANSFER_LATENCY_S = 0.002
 HOLD_LEASE_S = 30.0
 
+MIN_CAP_PERCENT = 30
+"""About the least that boards can be set to: 100 of an A100's 400 W, 200 of an H100's 700 W."""
+
 FP8 = Precision.FP8
+
+_CAPPED = re.compile(r"(.+)@cap(\d\d)")
 
 DEPLOYMENTS = (
     Deployment(system=A100, model=LLAMA_8B),
@@ -59,11 +70,12 @@ class UnknownEngine(KeyError):  # noqa: N818 - named after what happened
         self.name = name
 
     def __str__(self) -> str:
-        return f"no engine is called {self.name!r}; there are {', '.join(sorted(ENGINES))}"
+        names, caps = ", ".join(sorted(ENGINES)), f"@cap{MIN_CAP_PERCENT} to @cap99"
+        return f"no engine is called {self.name!r}; there are {names}, and each with {caps} behind its name"
 
 
 def load_engine(name: str) -> tuple[EngineSpec, CostTable]:
-    """The limits and prices of a preset, or of an engine file where the name ends in `.json`.
+    """The limits and prices of a preset, capped or not, or of an engine file where the name ends in `.json`.
 
     Raises:
         UnknownEngine: no such preset.
@@ -72,11 +84,32 @@ def load_engine(name: str) -> tuple[EngineSpec, CostTable]:
     """
     if name.endswith(SUFFIX):
         return load_engine_file(Path(name))
-    try:
-        spec = ENGINES[name]
-    except KeyError:
-        raise UnknownEngine(name) from None
-    return spec, load_cost_table(name)
+    base, cap_ratio = _parted(name)
+    spec, costs = ENGINES[base], load_cost_table(base)
+    if cap_ratio is None:
+        return spec, costs
+    slowed, _ = capped(costs, _POWER[base], cap_ratio)
+    return replace(spec, name=name), replace(slowed, name=name)
+
+
+def power_model(name: str) -> PowerModel:
+    """What all GPUs of a preset's worker draw, capped or not.
+
+    Raises:
+        UnknownEngine: no such preset; engine files do not say what theirs draw.
+    """
+    base, cap_ratio = _parted(name)
+    power = _POWER[base]
+    return power if cap_ratio is None else capped(load_cost_table(base), power, cap_ratio)[1]
+
+
+def _parted(name: str) -> tuple[str, float | None]:
+    """A preset's name without its cap, and the cap as a share of the TDP."""
+    match = _CAPPED.fullmatch(name)
+    base, percent = (match[1], int(match[2])) if match else (name, None)
+    if base not in ENGINES or (percent is not None and percent < MIN_CAP_PERCENT):
+        raise UnknownEngine(name)
+    return base, None if percent is None else percent / 100
 
 
 def kv_blocks(deployment: Deployment, block_tokens: int = BLOCK_TOKENS) -> int:
@@ -104,3 +137,6 @@ def engine_spec(deployment: Deployment) -> EngineSpec:
 
 
 ENGINES: Mapping[str, EngineSpec] = MappingProxyType({each.name: engine_spec(each) for each in DEPLOYMENTS})
+_POWER: Mapping[str, PowerModel] = MappingProxyType(
+    {each.name: GPU_POWER[each.system.name].group(each.gpus) for each in DEPLOYMENTS}
+)

@@ -7,6 +7,7 @@ after.
 
 from collections.abc import Callable
 
+from loadtest.engine.power import PrefillMeter
 from loadtest.engine.scheduler import Scheduler, StepPlan
 from loadtest.engine.sequence import LiveSequence, Phase
 from loadtest.engine.stretch import CostModel, Stretch
@@ -26,11 +27,24 @@ class Stepper:
         next_end_s: when there is next something to settle.
     """
 
-    def __init__(self, scheduler: Scheduler, costs: CostModel, *, tells_every_token: bool, plans_ahead: bool) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        costs: CostModel,
+        *,
+        tells_every_token: bool,
+        plans_ahead: bool,
+        meter: PrefillMeter | None = None,
+    ) -> None:
         self.events: list[EngineEvent] = []
         self.done: list[LiveSequence] = []
         self.prompt_tokens = self.generated_tokens = self.steps = 0
         self.busy_s = 0.0
+        self.prefill_s = 0.0
+        """What prompt chunks added to the steps that have ended; stays 0 without a meter."""
+        self._meter = meter
+        self._adding_s = 0.0
+        """What they add to the step under way."""
         self._scheduler = scheduler
         self._batch = scheduler.decoding
         self._costs = costs
@@ -52,9 +66,23 @@ class Stepper:
         plan = self._plan()
         if plan.decodes or plan.chunks:
             self.may_start = False
-            self._stretch = Stretch(plan, self._costs, now_s)
-            self._look(self._stretch)
+            self._stretch = stretch = Stretch(plan, self._costs, now_s)
+            if self._meter is not None and plan.chunks:
+                step_s = stretch.end_s - now_s
+                self._adding_s = self._meter.added_s(step_s, plan.decodes, plan.decode_context_tokens)
+            self._look(stretch)
         return plan.reserved
+
+    def used_s(self, now_s: float) -> tuple[float, float]:
+        """The time of all steps, and what prompt chunks added to it; the step under way counts as far as it is."""
+        stretch = self._stretch
+        if stretch is None:
+            return self.busy_s, self.prefill_s
+        passed_s = now_s - stretch.start_s
+        if not self._adding_s:
+            return self.busy_s + passed_s, self.prefill_s
+        passed_share = passed_s / (stretch.end_s - stretch.start_s)
+        return self.busy_s + passed_s, self.prefill_s + self._adding_s * passed_share
 
     def change(self, change: Change, sequence: LiveSequence, now_s: float) -> None:
         """Change the queue, the batch or the cache for the next plan that is open to it; no stretch outlasts that."""
@@ -156,6 +184,9 @@ class Stepper:
         self.next_end_s = NEVER_S
         self.may_start = True
         self.busy_s += stretch.end_s - stretch.start_s
+        if self._adding_s:
+            self.prefill_s += self._adding_s
+            self._adding_s = 0.0
         self._batch.pop_done(self.done)
         for sequence, new in stretch.plan.chunks:
             if sequence.phase is Phase.PREFILLING:

@@ -22,6 +22,8 @@ EXECUTED = (
     "gateway.core",
     "gateway.policies",
     "gateway.settings",
+    "gateway.settings_base",
+    "gateway.settings_routing",
     "gateway.wire",
     "loadtest.client.records",
     "loadtest.engine",

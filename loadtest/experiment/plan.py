@@ -13,7 +13,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, fi
 
 from gateway.core.types import Role, SloTarget
 from gateway.policies import build_policy
-from gateway.settings import Section, Settings, SettingsError
+from gateway.settings import Settings, SettingsError
+from gateway.settings_base import Section
 from loadtest.engine.presets import ENGINES, UnknownEngine
 from loadtest.fleet.pools import parse_pools
 from loadtest.report.slo import parse_slo

@@ -104,6 +104,10 @@ class Watcher:
         """Passed on: the flight itself says when."""
         self._inner.ended(flight, now_s)
 
+    def released(self, now_s: float) -> Sequence[Flight]:
+        """Passed on: the flights themselves say where they went."""
+        return self._inner.released(now_s)
+
     def sampled(self, engine: int, snapshot: EngineSnapshot, now_s: float) -> None:
         """Passed on; the sample is remembered."""
         series = self._series[engine]

@@ -16,7 +16,7 @@ from gateway.core.path.base import PathPolicy, PathQuestion
 from gateway.core.path.priced import JointPolicy
 from gateway.core.policy import Policy
 from gateway.core.slo import attained
-from gateway.core.types import Decision, OutcomeKind, PathChoice, SloTarget
+from gateway.core.types import Decision, OutcomeKind, PathChoice, Role, SloTarget
 from loadtest.engine.engine import Engine
 from loadtest.engine.presets import load_engine
 from loadtest.engine.types import EngineSnapshot
@@ -42,18 +42,31 @@ class SimulatedFleet:
     scrape: ScrapePlan = field(default_factory=ScrapePlan)
     lengths: Lengths = Lengths.LIMIT
     """What the gateway is told of the answers' lengths."""
+    decode_engine: str | None = None
+    """That of the decode pool, which must keep its KV as the other does; None means the same as the prefill pool's."""
+
+    def __post_init__(self) -> None:
+        if self.decode_engine is None:
+            return
+        prefill, decode = load_engine(self.engine)[0], load_engine(self.decode_engine)[0]
+        if (prefill.kv_bytes_per_token, prefill.block_tokens) != (decode.kv_bytes_per_token, decode.block_tokens):
+            raise ValueError("the engines of a fleet must agree on the KV cache's layout, as KV moves between them")
+
+    def engine_of(self, role: Role) -> str:
+        """What workers of this role run."""
+        return self.decode_engine if role is Role.DECODE and self.decode_engine is not None else self.engine
 
     def dispatcher(self, policy: Policy, requests: Sequence[TraceRequest], *, seed: int) -> CoreDispatcher:
         """A gateway for this fleet, whose prefix index is bounded for such requests."""
-        spec, _ = load_engine(self.engine)
-        members = [Member(name, role, spec) for name, role in self.pools.roles()]
+        loaded = {role: load_engine(self.engine_of(role)) for _, role in self.pools.roles()}
+        members = [Member(name, role, loaded[role][0]) for name, role in self.pools.roles()]
         workload = Workload(requests=tuple(requests))
         return core_dispatcher(policy, members, workload, self.slo, seed=seed, lengths=self.lengths)
 
     def engines(self) -> list[Engine]:
         """Fresh engines, in the order of the fleet."""
-        spec, costs = load_engine(self.engine)
-        return [Engine(spec, costs, tells_every_token=False) for _ in self.pools.roles()]
+        loaded = {role: load_engine(self.engine_of(role)) for _, role in self.pools.roles()}
+        return [Engine(*loaded[role], tells_every_token=False) for _, role in self.pools.roles()]
 
 
 Floats = NDArray[np.float64]
@@ -142,6 +155,11 @@ class RowKeeper:
         if flight.decision is not None:
             self._found[flight.engine_id] = (self.arrivals, self._witness.question)
         self.arrivals += 1
+
+    def released(self, now_s: float) -> Sequence[Flight]:
+        """Learning is of requests, not of conversations: the core keeps none of them waiting."""
+        assert not self._core.router.waiting, now_s
+        return ()
 
     def prefilled(self, flight: Flight, now_s: float) -> None:
         """Tell the core."""

@@ -37,4 +37,5 @@ def _in_lap(request: TraceRequest, lap: int, *, index: int, ids: int, shift_s: f
         arrival_s=request.arrival_s + shift_s,
         hash_ids=tuple(each + lap * ids for each in request.hash_ids) if lap else request.hash_ids,
         session=f"{request.session}/{lap}" if lap and request.session else request.session,
+        root=f"{request.root}/{lap}" if lap and request.root else request.root,
     )

@@ -5,10 +5,12 @@ foretold of an answer's length is said when the core is made.
 """
 
 import math
+from collections.abc import Sequence
 from random import Random
 from typing import Protocol
 
 from gateway.core.calibration import Calibration
+from gateway.core.conversation.facts import ConversationFacts
 from gateway.core.events import Dispatched, Finished, FirstToken, Prefilled, WorkerSampled, WorkerUp
 from gateway.core.policy import Policy
 from gateway.core.router import Router
@@ -19,11 +21,13 @@ from gateway.core.types import (
     Outcome,
     OutcomeKind,
     Path,
+    Refusal,
     RequestFacts,
     RequestId,
     WorkerSample,
     WorkerSpec,
 )
+from gateway.core.waiting import Ticket, Wait
 from loadtest.engine.types import EngineSnapshot
 from loadtest.simulator.flight import Flight
 from loadtest.simulator.lengths import Foretold, Lengths
@@ -49,6 +53,9 @@ class Dispatcher(Protocol):
 
     def sampled(self, engine: int, snapshot: EngineSnapshot, now_s: float) -> None:
         """An engine's metrics were scraped."""
+
+    def released(self, now_s: float) -> Sequence[Flight]:
+        """Flights that waited, with no engine or error when they arrived, and have one now."""
 
 
 class CoreDispatcher:
@@ -76,6 +83,7 @@ class CoreDispatcher:
         self._foretold = foretold
         self._tells_limits = lengths is Lengths.LIMIT
         self._model = model
+        self._waiting: dict[Ticket, Flight] = {}
         self._id_prefix = "" if run_id is None else f"{run_id}-"
         self._worker_ids = [worker.worker_id for worker in workers]
         self._place = {worker.worker_id: place for place, worker in enumerate(workers)}
@@ -84,7 +92,24 @@ class CoreDispatcher:
 
     def arrived(self, flight: Flight, now_s: float) -> None:
         """Ask the core, and tell it that the first leg is on its way."""
-        decision = self.router.submit(self._facts(flight.request), now_s)
+        routed = self.router.submit(self._facts(flight.request), now_s)
+        if isinstance(routed, Wait):
+            self._waiting[routed.ticket] = flight
+        else:
+            self._route(flight, routed, now_s)
+
+    def released(self, now_s: float) -> Sequence[Flight]:
+        """Those that the core kept waiting and has routed."""
+        if not self._waiting:
+            return ()
+        flights = []
+        for ticket, routed in self.router.release(now_s):
+            flight = self._waiting.pop(ticket)
+            self._route(flight, routed, now_s)
+            flights.append(flight)
+        return flights
+
+    def _route(self, flight: Flight, decision: Decision | Refusal, now_s: float) -> None:
         if not isinstance(decision, Decision):
             flight.error = f"refused: {decision.kind}"
             return
@@ -112,7 +137,9 @@ class CoreDispatcher:
             self.router.observe(Finished(at_s=now_s, decision_id=decision_id, outcome=outcome))
 
     def sampled(self, engine: int, snapshot: EngineSnapshot, now_s: float) -> None:
-        """What the gateway's scrape would read."""
+        """What the gateway's scrape would read; time passes for it with each round of them."""
+        if engine == 0:
+            self.router.tick(now_s)
         sample = WorkerSample(
             at_s=now_s,
             running=snapshot.running,
@@ -132,7 +159,7 @@ class CoreDispatcher:
             block_bytes=BYTES_PER_TOKEN_ID * request.block_tokens,
             block_chains=(request.hash_ids[:full_blocks],),
             max_output_tokens=self._said_length(request),
-            session=request.session,
+            conversation=_conversation(request),
         )
 
     def _said_length(self, request: TraceRequest) -> int | None:
@@ -162,6 +189,13 @@ class CoreDispatcher:
                 output_tokens=output_tokens,
             ),
         )
+
+
+def _conversation(request: TraceRequest) -> ConversationFacts | None:
+    """As our client tells it; hashes need only tell the turns of one session apart."""
+    if request.session is None:
+        return None
+    return ConversationFacts(label=f"x-session-id={request.session}", turns=(0, request.turn) if request.turn else (0,))
 
 
 class _Believing(Calibration):

@@ -122,6 +122,10 @@ class RoundRobin:
     def ended(self, flight: Flight, now_s: float) -> None:
         """Nothing to learn."""
 
+    def released(self, now_s: float) -> Sequence[Flight]:  # noqa: ARG002
+        """Nobody waits."""
+        return ()
+
     def sampled(self, engine: int, snapshot: EngineSnapshot, now_s: float) -> None:
         """Nothing to learn."""
 
@@ -177,6 +181,10 @@ class KvRouter:
             self._blocks[flight.decode_engine] -= flight.request.input_tokens // SPEC.block_tokens
         else:
             self._use(flight, flight.decode_engine, -1)
+
+    def released(self, now_s: float) -> Sequence[Flight]:  # noqa: ARG002
+        """Nobody waits."""
+        return ()
 
     def sampled(self, engine: int, snapshot: EngineSnapshot, now_s: float) -> None:
         """Nothing to learn."""

@@ -60,6 +60,8 @@ class Run:
     """The time of the last event; where the run was stopped with work left, the time that it was to stop at."""
     events: int
     """How often virtual time stood still for something."""
+    energy_j: tuple[float, ...] = ()
+    """What each engine's GPUs drew from 0 to `until_s`, as modelled; empty unless all engines have a power model."""
 
 
 class Simulation:
@@ -82,6 +84,8 @@ class Simulation:
         self._scraped: deque[tuple[float, list[EngineSnapshot]]] = deque()
         self._pending = 0
         self._events = 0
+        self._reached_s = 0.0
+        """The end of the last run: one in which nothing is left to happen ends no earlier."""
         self._pull_arrival()
         if scrape is not None:
             self._note(scrape.interval_s, SCRAPE)
@@ -108,7 +112,15 @@ class Simulation:
             now_s = at_s
             self._events += 1
         stopped = at_s != NEVER_S and (self._pending or self._by_id)
-        return Run(self._flights, until_s if stopped else now_s, self._events)
+        ended_s = until_s if stopped else now_s
+        self._reached_s = max(self._reached_s, ended_s)
+        return Run(self._flights, ended_s, self._events, self._energy_j())
+
+    def _energy_j(self) -> tuple[float, ...]:
+        if any(engine.power is None for engine in self._engines):
+            return ()
+        spent_j = (engine.energy_j(self._reached_s) for engine in self._engines)
+        return tuple(energy_j for energy_j in spent_j if energy_j is not None)
 
     def _do(self, item: Item) -> bool:
         """What the agenda says; False where there is nothing to scrape for any more."""
@@ -116,7 +128,7 @@ class Simulation:
         if request is not None:
             self._arrive(request, at_s, first=rank == ARRIVAL)
         elif rank == HEAR:
-            self._hear_scrape()
+            self._hear_scrape(at_s)
         elif self._pending or self._by_id:
             self._take_scrape(at_s)
         else:
@@ -151,6 +163,10 @@ class Simulation:
             self._follow(request, now_s)
             return
         self._by_id[flight.engine_id] = flight
+        if flight.decode_engine != NOWHERE or flight.prefill_engine != NOWHERE:
+            self._set_off(flight, now_s)
+
+    def _set_off(self, flight: Flight, now_s: float) -> None:
         if flight.prefill_engine != NOWHERE:
             self._add_leg(flight, flight.prefill_engine, now_s, prefill=True)
         else:
@@ -203,11 +219,23 @@ class Simulation:
         del self._by_id[flight.engine_id]
         self._dispatcher.ended(flight, now_s)
         self._follow(flight.request, now_s)
+        self._release(now_s)
 
-    def _hear_scrape(self) -> None:
+    def _release(self, now_s: float) -> None:
+        """Those that waited for room go where they were sent."""
+        for flight in self._dispatcher.released(now_s):
+            if flight.error is None:
+                self._set_off(flight, now_s)
+            else:
+                flight.ended_s = now_s
+                del self._by_id[flight.engine_id]
+                self._follow(flight.request, now_s)
+
+    def _hear_scrape(self, now_s: float) -> None:
         at_s, snapshots = self._scraped.popleft()
         for place, snapshot in enumerate(snapshots):
             self._dispatcher.sampled(place, snapshot, at_s)
+        self._release(now_s)
 
     def _take_scrape(self, now_s: float) -> None:
         assert self._scrape is not None

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from gateway.core.policy import Policy
 from gateway.core.types import SloTarget
 from gateway.policies import build_policy
-from gateway.settings import RoutingSettings, load_settings
+from gateway.settings import load_settings
+from gateway.settings_routing import RoutingSettings
 from loadtest.client.records import Record
 from loadtest.engine.engine import Engine
 from loadtest.engine.presets import load_engine

@@ -3,8 +3,9 @@
 The rule of this module: what shares a prefix goes on sharing it, and what does not never begins to.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import count
 
 from loadtest.traces.sessions import Session, Turn, all_turns
 from loadtest.traces.types import TraceRequest
@@ -28,18 +29,20 @@ def mover(offset: int, common: frozenset[int] = frozenset()) -> Move:
     return lambda ids: tuple([block if block in common else block + offset for block in ids])
 
 
-def moved_request(one: TraceRequest, move: Move, session: str) -> TraceRequest:
-    """The request with its ids moved; its session, if it has one, is called `session`."""
-    return replace(one, hash_ids=move(one.hash_ids), session=session if one.session is not None else None)
+def moved_request(one: TraceRequest, move: Move, name: str) -> TraceRequest:
+    """The request with its ids moved; its sessions, if it has any, are called `name`/... ."""
+    session, root = (None if old is None else f"{name}/{old}" for old in (one.session, one.root))
+    return replace(one, hash_ids=move(one.hash_ids), session=session, root=root)
 
 
 def moved_session(one: Session, move: Move, name: str) -> Session:
     """The session under a new name, it and its sub-agents with their ids moved."""
-    return replace(one, id=name, turns=tuple(_moved_turn(turn, move, name) for turn in one.turns))
+    numbers = count(1)  # of all its sub-agents, so that no two have one name
+    return replace(one, id=name, turns=tuple(_moved_turn(turn, move, name, numbers) for turn in one.turns))
 
 
-def _moved_turn(turn: Turn, move: Move, name: str) -> Turn:
-    agents = tuple(moved_session(agent, move, f"{name}/{n}") for n, agent in enumerate(turn.agents, start=1))
+def _moved_turn(turn: Turn, move: Move, name: str, numbers: Iterator[int]) -> Turn:
+    agents = tuple(moved_session(agent, move, f"{name}/{next(numbers)}") for agent in turn.agents)
     return replace(turn, hash_ids=move(turn.hash_ids), agents=agents)
 
 

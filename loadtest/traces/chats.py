@@ -2,6 +2,9 @@
 
 The rule of this module: equal text is equal blocks, within a session and across sessions, so that a system prompt is
 shared because it is the same. Token counts follow from characters at the ratio that each source was measured to have.
+
+An answer shows the user text where its message has content. tau-bench's calls of tools mostly have none; SWE-agent's
+answers all say what they are about to do.
 """
 
 import math
@@ -112,5 +115,6 @@ def _turns(
                 output_tokens=max(1, math.ceil(len(message.text) / source.output_chars_per_token)),
                 hash_ids=blocks.of(prompt),
                 think_s=float(rng.exponential(mean_s)) if after is not None else 0.0,
+                is_visible=bool(message.content and message.content.strip()),
             )
         prompt += message.text

@@ -3,6 +3,11 @@
 The rule of this module: what a prompt shares with an earlier one of its session is found in the text. Where a session
 interleaves two speakers (tau-bench's user simulator and its agent), each call is held against the last one of either,
 so that a prompt continues the conversation that it belongs to and not the one that happened to be sent before.
+
+Which answers show the user text follows from what was recorded of them. All of miniswe's do, for it prints a thought
+with every command. Of tau-bench's agent those without text were calls of tools. The user simulator's calls, known by
+the greeting with which their prompts begin, are the user's own words and show nothing; the first of them opens the
+session. magagent's files do not say which of its agents speaks to a user: all text counts.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,6 +24,8 @@ from policy_store.learn.continued import CONTINUES_RATIO, common_prefix
 
 RECORDED_TPOT_S = 0.0058
 """Slope of the miniswe trace's call gaps over the output's length: what of a gap was the model's."""
+SIMULATOR_GREETING = "Hi! How can I help you today?"
+"""What tau-bench's user simulator is asked first."""
 
 
 class _Call(msgspec.Struct, frozen=True):
@@ -28,6 +35,12 @@ class _Call(msgspec.Struct, frozen=True):
     add: str
     in_tok: int
     out_tok: int
+    output: str | None = None
+
+    def shows_text(self, prompt: str) -> bool:
+        """Whether it answers a user with text; where the text was not kept, any output counts as such."""
+        has_text = self.out_tok > 0 if self.output is None else bool(self.output.strip())
+        return has_text and not prompt.startswith(SIMULATOR_GREETING)
 
 
 class _Line(msgspec.Struct, frozen=True):
@@ -78,6 +91,7 @@ def _turns(calls: Sequence[_Call], block_tokens: int, fresh: Iterator[int]) -> I
             hash_ids=hash_ids,
             think_s=max(0.0, after.t - call.t - service_s) if after else 0.0,
             service_s=service_s,
+            is_visible=call.shows_text(text),
         )
 
 

@@ -16,6 +16,7 @@ from loadtest.traces.claude import BLOCK_TOKENS, ClaudeOptions, claude_sessions
 from loadtest.traces.lmcache import lmcache_sessions
 from loadtest.traces.mixing import mixed
 from loadtest.traces.resample import resampled
+from loadtest.traces.rescale import scaled
 from loadtest.traces.retime import at_rate, parse_phases, phased, sped_up
 from loadtest.traces.rows import azure_requests, mooncake_requests
 from loadtest.traces.servegen import ROW_S, servegen_requests
@@ -89,9 +90,12 @@ def _load(spec: TraceSpec, limit: int | None, seed: int) -> Workload:
 
 def _altered(workload: Workload, options: Options, limit: int | None, seed: int) -> Workload:
     """The workload with the options that all kinds take."""
+    context = options.positive("context")  # unless its loader took it
     horizon_s, rate_rps, phases = options.positive("horizon"), options.positive("rate"), options.text("phases")
     options.done()
     try:
+        if context is not None:
+            workload = scaled(workload, context)
         if horizon_s is not None:
             drawn = resampled(workload, horizon_s, seed=seed)
             workload = Workload(requests=drawn.requests[:limit], sessions=_closed(drawn.sessions, limit).sessions)

@@ -32,7 +32,7 @@ def mixed(
     first_id = 0
     for name, part in parts.items():
         move = mover(first_id)
-        requests += [moved_request(one, move, f"{name}/{one.session}") for one in part.requests]
+        requests += [moved_request(one, move, name) for one in part.requests]
         sessions += [moved_session(one, move, f"{name}/{one.id}") for one in part.sessions]
         first_id += end_id(part)
     requests.sort(key=lambda one: one.arrival_s)

@@ -43,8 +43,7 @@ def resampled(workload: Workload, horizon_s: float, *, seed: int, window_s: floa
     for number, (group, shift_s) in enumerate(drawn_groups):
         move = mover(number * stride, common)
         requests += [
-            replace(moved_request(one, move, f"{number}/{one.session}"), arrival_s=one.arrival_s + shift_s)
-            for one in group.members
+            replace(moved_request(one, move, f"{number}"), arrival_s=one.arrival_s + shift_s) for one in group.members
         ]
     drawn_sessions = _drawn(_each(workload.sessions), rng, horizon_s, period_s, window_s)
     for number, (session, shift_s) in enumerate(drawn_sessions):
@@ -69,7 +68,7 @@ def _groups(requests: Sequence[TraceRequest], common: frozenset[int]) -> list[_G
     by_key: dict[object, list[TraceRequest]] = {}
     for one in requests:
         own = next((block for block in one.hash_ids if block not in common), None)
-        key = one.session or (own if own is not None else ("alone", one.index))
+        key = one.conversation or (own if own is not None else ("alone", one.index))
         by_key.setdefault(key, []).append(one)
     return [_Group(members[0].arrival_s, tuple(members)) for members in by_key.values()]
 

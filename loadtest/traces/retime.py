@@ -1,12 +1,15 @@
 """Changes when a workload's requests and sessions begin.
 
-The rule of this module: only beginnings move. Time runs faster or slower, so that gaps keep their coefficient of
-variation and their order; what a session's tools and users take stays as it is.
+The rule of this module: only beginnings move, and they keep their order; what a session's tools and users take stays
+as it is. Time runs faster or slower, so that gaps keep their coefficient of variation, but where sessions are begun
+anew.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from loadtest.traces.workload import Workload
 
@@ -71,6 +74,24 @@ def start_rate_rps(workload: Workload) -> float:
 def at_rate(workload: Workload, rate_rps: float) -> Workload:
     """The workload with a mean rate of first arrivals of exactly `rate_rps`."""
     return sped_up(workload, rate_rps / start_rate_rps(workload))
+
+
+def begun_at(workload: Workload, rate_rps: float, *, seed: int = 0, is_even: bool = False) -> Workload:
+    """The workload with its sessions begun anew, in their order, at so many per second; requests stay where they are.
+
+    They begin as a Poisson process, drawn by the seed, with a first gap before the first of them; or, where it is to be
+    even, one after every `1 / rate_rps` seconds. Twice the rate is the same draw at half the times.
+
+    Raises:
+        ValueError: the rate is not above 0.
+    """
+    if rate_rps <= 0:
+        raise ValueError(f"the rate of sessions must be above 0, got {rate_rps:g}")
+    sessions = len(workload.sessions)
+    gaps = np.ones(sessions) if is_even else np.random.default_rng((seed, 0)).exponential(1.0, sessions)
+    starts_s = (np.cumsum(gaps) / rate_rps).tolist()
+    begun = (replace(one, start_s=at_s) for one, at_s in zip(workload.sessions, starts_s, strict=True))
+    return Workload(requests=workload.requests, sessions=tuple(begun))
 
 
 def phased(workload: Workload, phases: Sequence[Phase]) -> Workload:

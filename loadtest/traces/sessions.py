@@ -27,6 +27,9 @@ class Turn:
     """How long the answer took when the session was recorded; None where that is unknown."""
     agents: tuple["Session", ...] = ()
     """Sub-agents that the answer calls; their `start_s` counts from the answer."""
+    is_visible: bool = True
+    """Whether the answer holds text for the user, and not only a call of tools. Counts for nothing in a sub-agent,
+    and in a session's last turn, which is what the user has waited for: see `shows`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +63,29 @@ class Step(NamedTuple):
 
     at_s: float
     """Nominal arrival, on the trace's clock."""
+    root: Session
+    """The session itself; of a sub-agent, at any depth, the one that its user sees."""
     session: Session
+    number: int
+    """The turn's place in its session, from 0."""
     turn: Turn
     after: tuple[tuple[int, float], ...]
     """The steps whose answers it waits for, by position in the list, each with the delay that follows the answer."""
+
+    @property
+    def is_visible(self) -> bool:
+        """Whether the user sees text when it is answered; never so of a sub-agent's turn."""
+        return self.session is self.root and shows(self.session, self.number)
+
+    @property
+    def is_last(self) -> bool:
+        """Its session ends with it."""
+        return self.number == len(self.session.turns) - 1
+
+
+def shows(session: Session, number: int) -> bool:
+    """Whether a turn of a session that is nobody's sub-agent shows its user text; the last one always does."""
+    return number == len(session.turns) - 1 or session.turns[number].is_visible
 
 
 def steps(session: Session, service: Service = DEFAULT_SERVICE, *, into: list[Step] | None = None) -> list[Step]:
@@ -72,25 +94,30 @@ def steps(session: Session, service: Service = DEFAULT_SERVICE, *, into: list[St
     With `into` they are appended to that list, and positions count from its beginning.
     """
     laid_out = [] if into is None else into
-    _lay_out(session, session.start_s, (), service, laid_out)
+    _lay_out(session, session, session.start_s, (), service, laid_out)
     return laid_out
 
 
 def _lay_out(
-    session: Session, at_s: float, after: tuple[tuple[int, float], ...], service: Service, into: list[Step]
+    root: Session,
+    session: Session,
+    at_s: float,
+    after: tuple[tuple[int, float], ...],
+    service: Service,
+    into: list[Step],
 ) -> tuple[int, float]:
     """Appends the session's steps; its last step's position, and when the session ends (its last pause included)."""
     last = len(into)
-    for turn in session.turns:
+    for number, turn in enumerate(session.turns):
         last = len(into)
-        into.append(Step(at_s, session, turn, after))
+        into.append(Step(at_s, root, session, number, turn, after))
         answered_s = at_s + service.of(turn)
         over_s, after = answered_s, ((last, turn.think_s),)
         if turn.agents:
             joins = []
             for agent in turn.agents:
                 called = ((last, agent.start_s),)
-                end, end_s = _lay_out(agent, answered_s + agent.start_s, called, service, into)
+                end, end_s = _lay_out(root, agent, answered_s + agent.start_s, called, service, into)
                 over_s = max(over_s, end_s)
                 joins.append((end, agent.turns[-1].think_s + turn.think_s))
             after = tuple(joins)

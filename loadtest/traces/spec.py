@@ -17,8 +17,8 @@ Kinds of sessions in closed loop. None of them says when sessions begin: they be
 `rate` changes:
 
     claude:PATH       Claude Code sessions with their sub-agents. `block` (tokens, a multiple of 64) joins blocks,
-                      `context` (as 0.25) scales prompts, `shared_head=1` lets sessions of one model share the blocks of
-                      their tools and system prompt, `agents=0` leaves sub-agents out.
+                      `shared_head=1` lets sessions of one model share the blocks of their tools and system prompt,
+                      `agents=0` leaves sub-agents out.
     lmcache:PATH      LMCache's agent calls (miniswe, taubench). `block` (16).
     taubench:PATH     tau-bench conversations. No times are recorded: `tool` (1) and `user` (20) are the mean seconds
                       that tools and users take, drawn from an exponential distribution. `block` (16).
@@ -27,6 +27,7 @@ Kinds of sessions in closed loop. None of them says when sessions begin: they be
 
 All kinds take, in this order of effect:
 
+    context=F         scales prompts, and what they share, by a factor of at most 1, but not outputs.
     horizon=SECONDS   draws a longer (or shorter) workload from this one, which keeps its rate over time and its groups
                       of common prefixes.
     rate=R            mean first arrivals per second (requests, or sessions), met exactly by stretching time.
@@ -44,8 +45,8 @@ from loadtest.traces.types import TraceError
 TRACE_HELP = (
     "KIND:NAME, with options as in ?rate=2&horizon=60; several joined by ' + '. Open loop: mooncake:PATH, azure:PATH, "
     "servegen:PATH, synthetic:NAME (mooncake, azure-conv, azure-code, tool-agent). Sessions: claude:PATH, "
-    "lmcache:PATH, taubench:PATH, swe:PATH, synthetic:NAME (claude-code, miniswe). Options of all: rate=R, horizon=S, "
-    "phases=D:S,D:S-E,..."
+    "lmcache:PATH, taubench:PATH, swe:PATH, synthetic:NAME (claude-code, miniswe). Options of all: context=F, rate=R, "
+    "horizon=S, phases=D:S,D:S-E,..."
 )
 """Help text for options that take a spec; no word is too long for a narrow terminal's column."""
 

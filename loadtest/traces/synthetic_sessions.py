@@ -43,6 +43,9 @@ class SessionMix:
     user_s: Knots = ((0.0, 1.0), (1.0, 1.0))
     user_ratio: float = 0.0
     """Share of pauses in which a user thinks and not a tool runs."""
+    text_ratios: tuple[float, ...] = (1.0,)
+    """Share of answers that hold text among those after which no user thinks, by turn; the last goes on. An answer that
+    makes a user think always does."""
     service: Service
     """What answers took when the sessions were recorded; it sets the nominal times only."""
     limit_tokens: Knots = ((0.0, 1e9), (1.0, 1e9))
@@ -98,6 +101,7 @@ CLAUDE_CODE = SessionMix(
         (0.99, 13_038), (1.00, 77_589),
     ),
     user_ratio=0.138,
+    text_ratios=(0.83, 0.75, 0.62, 0.56, 0.5),
     service=Service(ttft_s=3.16, tpot_s=0.0152),
     limit_tokens=(
         (0.00, 140_000), (0.25, 151_000), (0.50, 157_000), (0.72, 168_000), (0.75, 220_000), (0.97, 330_000),
@@ -134,7 +138,8 @@ def session_trace(mix: SessionMix, *, seed: int, rate_rps: float = SESSION_RATE_
     for number in count():
         start_s += starts.exponential(1.0 / rate_rps)
         chance = np.random.default_rng((seed, 1, number))
-        yield _session(mix, f"s{number}", start_s, chance, fresh, first_head=0)
+        session = _session(mix, f"s{number}", start_s, chance, fresh, first_head=0)
+        yield _with_text(mix, session, np.random.default_rng((seed, 2, number)))
 
 
 def _heads(mix: SessionMix) -> int:
@@ -175,9 +180,20 @@ def _paused(
             _session(mix.agent, f"{name}/{n}", 0.0, rng, fresh, first_head=first_head)
             for n in range(1, int(rng.integers(1, 4)) + 1)
         )
-        return replace(turn, service_s=service_s, agents=agents)
-    pauses = mix.user_s if rng.random() < mix.user_ratio else mix.tool_s
-    return replace(turn, service_s=service_s, think_s=value(pauses, rng.random()))
+        return replace(turn, service_s=service_s, agents=agents, is_visible=False)
+    is_for_user = rng.random() < mix.user_ratio
+    pause_s = value(mix.user_s if is_for_user else mix.tool_s, rng.random())
+    return replace(turn, service_s=service_s, think_s=pause_s, is_visible=is_for_user)
+
+
+def _with_text(mix: SessionMix, session: Session, rng: np.random.Generator) -> Session:
+    """The session in which some of the answers that no user waited for hold text as well."""
+    ratios = mix.text_ratios
+    turns = tuple(
+        replace(turn, is_visible=turn.is_visible or rng.random() < ratios[min(number, len(ratios) - 1)])
+        for number, turn in enumerate(session.turns)
+    )
+    return replace(session, turns=turns)
 
 
 def _drawn(rng: np.random.Generator, knots: Knots) -> int:

@@ -33,4 +33,18 @@ class TraceRequest:
     hash_ids: tuple[int, ...] = ()
     block_tokens: int = MOONCAKE_BLOCK_TOKENS
     session: str | None = None
-    """The conversation that it belongs to, where the trace knows."""
+    """The chain of prompts that it belongs to, where the trace knows: a conversation, or a sub-agent called in one.
+    What shares a context, and so a KV cache, shares a session."""
+    root: str | None = None
+    """Of a sub-agent's request: the session, at the top of all that call, whose user waits."""
+    turn: int = 0
+    """Its number in its session, from 0; 0 throughout where the trace does not number turns."""
+    is_visible: bool = True
+    """Whether its answer shows the user text. Never so of a sub-agent's, whose text goes to its caller."""
+    is_last: bool = False
+    """It is known that its session has no turn after it."""
+
+    @property
+    def conversation(self) -> str | None:
+        """What its user waits for: the session, or the one at whose root it was called; None without either."""
+        return self.session if self.root is None else self.root

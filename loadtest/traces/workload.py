@@ -107,7 +107,7 @@ def _renumbered(request: TraceRequest, index: int) -> TraceRequest:
 
 
 def _request(step: Step, index: int) -> TraceRequest:
-    turn = step.turn
+    turn, is_agent = step.turn, step.session is not step.root
     return TraceRequest(
         index=index,
         arrival_s=step.at_s,
@@ -116,4 +116,8 @@ def _request(step: Step, index: int) -> TraceRequest:
         hash_ids=turn.hash_ids,
         block_tokens=step.session.block_tokens,
         session=step.session.id,
+        root=step.root.id if is_agent else None,
+        turn=step.number,
+        is_visible=step.is_visible,
+        is_last=step.is_last,
     )

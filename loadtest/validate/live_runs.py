@@ -66,7 +66,7 @@ class Setup:
     def gateway_settings(self) -> Mapping[str, Any]:
         """The live gateway's settings."""
         return {
-            "routing": {"policy": self.policy, "session_headers": [SESSION_HEADER], "seed": self.seed},
+            "routing": {"policy": self.policy, "conversation": {"headers": [SESSION_HEADER]}, "seed": self.seed},
             "fleet": {"scrape_interval_s": SCRAPE_INTERVAL_S},
         }
 

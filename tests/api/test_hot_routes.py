@@ -10,6 +10,7 @@ from gateway.api.intake import Intake
 from gateway.api.live import Live
 from gateway.core.types import OutcomeKind
 from gateway.upstream.errors import ErrorKind
+from gateway.wire.conversation_names import ConversationNames
 from tests.api.asgi_client import AsgiClient, idle, settle
 from tests.upstream.journey_lab import DONE, JSON_HEAD, MODEL, Lab, chat_body, chunk, whole_answer
 
@@ -22,7 +23,7 @@ class Door:
 
     def __init__(self, lab: Lab | None = None) -> None:
         self.lab = lab or Lab.local()
-        self.live = Live(session_headers=("x-session-id",))
+        self.live = Live(conversation_names=ConversationNames())
         self.app = HotRoutes(self.lab.services, Intake(self.live), max_body_bytes=MAX_BODY_BYTES)
 
     def client(self, **scope: object) -> AsgiClient:

@@ -154,11 +154,12 @@ async def test_a_policy_is_swapped_while_requests_are_in_flight() -> None:
     async with admin() as (gateway, client):
         hold(gateway)
         assert (await client.get("/policy")).json()["name"] == "dynamo"
-        answer = await client.put("/policy", json={"policy": "local", "session_headers": ["x-conversation"]})
+        answer = await client.put("/policy", json={"policy": "local", "conversation": {"headers": ["x-conversation"]}})
         assert (answer.status_code, answer.json()["name"]) == (200, "local")
         assert answer.json()["description"]["routing"]["policy"] == "local"
         assert gateway.router.policy.path.name == "local"
-        assert gateway.live.session_headers == ("x-conversation",)
+        assert gateway.live.conversation_names is not None
+        assert gateway.live.conversation_names.headers == ("x-conversation",)
         assert (await client.get("/settings")).json()["routing"]["policy"] == "local"
         assert len(gateway.router.ledger) == 1
 

@@ -17,7 +17,8 @@ from structlog.testing import capture_logs
 from gateway.api.auth import key_hash
 from gateway.app import Gateway, open_gateway
 from gateway.reload import keep_following
-from gateway.settings import RoutingSettings, SettingsError, load_settings
+from gateway.settings import SettingsError, load_settings
+from gateway.settings_routing import RoutingSettings
 from gateway.wire.journal import CallName, read_pairs
 from loadtest.replay import replay
 from policy_store.bundle import PATH_PART, Bundle

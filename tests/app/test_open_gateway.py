@@ -127,7 +127,7 @@ async def test_gateways_without_a_name_make_different_decision_ids() -> None:
 
 
 async def test_the_body_limit_and_the_session_header_come_from_the_settings() -> None:
-    chosen = settings(server={"max_body_bytes": 1024}, routing={"session_headers": ["x-conversation"]})
+    chosen = settings(server={"max_body_bytes": 1024}, routing={"conversation": {"headers": ["x-conversation"]}})
     async with open_gateway(chosen, transport=probes(), instance="gw") as gateway:
         large = AsgiClient(gateway.asgi).start(b"x" * 1025)
         await large.task

@@ -12,7 +12,8 @@ import pytest
 from gateway.api.auth import key_hash
 from gateway.app import Gateway, open_gateway
 from gateway.core.types import Decision, DecisionId
-from gateway.settings import RoutingSettings, Settings
+from gateway.settings import Settings
+from gateway.settings_routing import RoutingSettings
 from gateway.telemetry.decisions import read_decision_log
 from policy_store.bundle import Bundle, new_bundle, write_bundle
 from policy_store.store import FileStore

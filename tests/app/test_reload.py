@@ -15,7 +15,8 @@ from gateway.api.auth import key_hash
 from gateway.app import Gateway, open_gateway
 from gateway.core.types import WorkerId
 from gateway.reload import changed_fields, is_reloadable
-from gateway.settings import RoutingSettings, Settings, SettingsError, load_settings
+from gateway.settings import Settings, SettingsError, load_settings
+from gateway.settings_routing import RoutingSettings
 from gateway.wire.journal import CallName, read_pairs
 from loadtest.replay import replay
 from tests.api.asgi_client import AsgiClient
@@ -76,7 +77,7 @@ async def test_every_section_that_may_change_does_and_is_reported(file: File) ->
     file.put(sidecar={"allow": ["192.168.0.0/16"]})
     async with gateway_of(file) as gateway:
         file.put(
-            routing={"policy": "local", "session_headers": ["x-conversation"]},
+            routing={"policy": "local", "conversation": {"headers": ["x-conversation"]}},
             health={"open_s": 3.0},
             slo={"default": {"ttft_s": 1.0}},
             fleet={"sample_max_age_s": 5.0},
@@ -89,7 +90,7 @@ async def test_every_section_that_may_change_does_and_is_reported(file: File) ->
         reloaded = await gateway.reloader.reload()
         assert set(reloaded.changed) == {
             "routing.policy",
-            "routing.session_headers",
+            "routing.conversation.headers",
             "health.open_s",
             "slo.default.ttft_s",
             "fleet.sample_max_age_s",
@@ -103,7 +104,8 @@ async def test_every_section_that_may_change_does_and_is_reported(file: File) ->
         assert router.policy.path.name == "local"
         assert (router.health.policy.open_s, router.policy.slo.default.ttft_s) == (3.0, 1.0)
         assert (router.fleet.sample_max_age_s, router.slo.objective) == (5.0, 0.9)
-        assert (live.aliases, live.session_headers) == ({"gpt": "llama"}, ("x-conversation",))
+        assert live.conversation_names is not None
+        assert (live.aliases, live.conversation_names.headers) == ({"gpt": "llama"}, ("x-conversation",))
         assert live.upstream_authorization == b"Bearer sk-worker"
         assert live.keyring.authenticate(b"Bearer app", None) is not None
         assert gateway.registry.offer("10.0.0.7:8000") is not None

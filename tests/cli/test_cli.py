@@ -230,7 +230,7 @@ def test_explain_reads_standard_input_headers_and_the_endpoint(run: Run) -> None
 
 def test_explain_says_that_a_session_pin_chose(run: Run, request_file: Callable[..., Path]) -> None:
     result = run("explain", "--request", request_file(), "--header", "x-session-id: abc")
-    assert ", by session pin" in result.stdout
+    assert ", where its conversation lives" in result.stdout
 
 
 def test_explain_uses_the_configured_fleet(run: Run, request_file: Callable[..., Path], tmp_path: Path) -> None:

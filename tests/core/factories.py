@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
+from gateway.core.conversation.facts import ConversationFacts
 from gateway.core.engine_costs import EngineCosts
 from gateway.core.events import Finished, WorkerSampled, WorkerUp
 from gateway.core.forecast import FleetCosts
@@ -30,6 +31,7 @@ from gateway.core.types import (
     WorkerSpec,
     WorkerView,
 )
+from gateway.core.waiting import Wait
 
 ENGINE = EngineCosts(
     table=CostTable(
@@ -109,9 +111,18 @@ def question(
     )
 
 
-def facts(name: str = "r0", *, tokens: int | None = None, chain: Sequence[int] = (), **changes: Any) -> RequestFacts:
+def facts(
+    name: str = "r0",
+    *,
+    tokens: int | None = None,
+    chain: Sequence[int] = (),
+    session: str | None = None,
+    **changes: Any,
+) -> RequestFacts:
     """A request; `tokens` makes its prompt that many token ids, so that no estimate is involved."""
     fields: dict[str, Any] = {"endpoint": Endpoint.CHAT, "model": MODEL, **changes}
+    if session is not None:
+        fields["conversation"] = ConversationFacts(label=f"x-session-id={session}")
     if tokens is not None:
         fields["prompt_token_ids"] = tokens
     if chain:
@@ -172,7 +183,7 @@ def scrape(to: Router, name: str, at_s: float = 0.0, **signals: Any) -> None:
     to.observe(WorkerSampled(at_s=at_s, worker_id=WorkerId(name), sample=sample(at_s, **signals)))
 
 
-def routed(answer: Decision | Refusal) -> Decision:
-    """The decision, where a refusal would be a surprise."""
+def routed(answer: Decision | Refusal | Wait) -> Decision:
+    """The decision, where anything else would be a surprise."""
     assert isinstance(answer, Decision), answer
     return answer

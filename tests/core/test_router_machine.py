@@ -12,6 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
+from gateway.core.conversation.facts import ConversationFacts
+from gateway.core.conversation.rules import ConversationRules, Mode, Pinning
 from gateway.core.events import (
     Dispatched,
     Event,
@@ -46,6 +48,7 @@ from gateway.core.types import (
     WorkerSample,
     WorkerSpec,
 )
+from gateway.core.waiting import Ticket, Wait
 
 COUNT = 2**63 - 1
 """The largest integer that the wire lets through."""
@@ -65,6 +68,17 @@ policies: st.SearchStrategy[PathPolicy] = st.sampled_from(
         DynamoRule(mode=DynamoMode.ISL_OR_LOAD, prefill_busy_threshold=0.5, decode_busy_threshold=0.9),
         LlmdRule(non_cached_tokens=256),
     ]
+)
+conversation_rules = st.builds(
+    ConversationRules,
+    mode=st.sampled_from(Mode),
+    pinning=st.sampled_from(Pinning),
+    capacity=st.integers(1, 4),
+    headroom_tokens=st.integers(0, 512),
+    evict_after_s=st.none() | st.floats(0.0, 10.0),
+    tool_wait_s=st.floats(0.0, 10.0),
+    max_wait_s=st.floats(0.0, 300.0),
+    rebalance_ratio=st.none() | st.floats(0.1, 1.0),
 )
 specs = st.builds(
     WorkerSpec,
@@ -98,7 +112,13 @@ requests = st.builds(
     max_output_tokens=st.none() | st.integers(1, COUNT),
     choices=st.one_of(st.integers(1, 3), st.integers(1, COUNT)),
     prompt_logprobs=st.booleans(),
-    session=st.none() | st.sampled_from(["alice", "bob"]),
+    conversation=st.none()
+    | st.builds(
+        ConversationFacts,
+        label=st.none() | st.sampled_from(["x-session-id=alice", "user=bob"]),
+        is_final=st.booleans(),
+        turns=st.lists(st.integers(0, 2), max_size=3).map(tuple),
+    ),
     slo_ttft_s=seconds,
 )
 outcomes = st.builds(
@@ -112,7 +132,7 @@ outcomes = st.builds(
 )
 
 
-def encoded(answer: Decision | Refusal) -> bytes:
+def encoded(answer: object) -> bytes:
     return msgspec.json.encode(answer, order="deterministic")
 
 
@@ -123,14 +143,17 @@ class RouterMachine(RuleBasedStateMachine):
         super().__init__()
         self.now_s = 0.0
         self.open: dict[DecisionId, Decision] = {}
+        self.waiting: dict[Ticket, RequestFacts] = {}
         self.stage: dict[DecisionId, Stage] = {}
         self.specs: dict[WorkerId, WorkerSpec] = {}
         self.draining: set[WorkerId] = set()
         self.seen: set[DecisionId] = set()
 
-    @initialize(path=policies, specs=st.lists(specs, max_size=5), index_blocks=st.integers(1, 20))
-    def begin(self, path: PathPolicy, specs: list[WorkerSpec], index_blocks: int) -> None:
-        policy = Policy(path=path, index_blocks_per_worker=index_blocks)
+    @initialize(
+        path=policies, rules=conversation_rules, specs=st.lists(specs, max_size=5), index_blocks=st.integers(1, 20)
+    )
+    def begin(self, path: PathPolicy, rules: ConversationRules, specs: list[WorkerSpec], index_blocks: int) -> None:
+        policy = Policy(path=path, conversation=rules, index_blocks_per_worker=index_blocks)
         self.routers = [Router(policy, rng=Random(7), instance="gw") for _ in range(2)]
         for spec in specs:
             self.join(spec)
@@ -180,13 +203,41 @@ class RouterMachine(RuleBasedStateMachine):
     def submit(self, facts: RequestFacts, exclude: frozenset[WorkerId], attempt: int) -> object:
         previewed = self.routers[0].preview(facts, self.now_s, exclude=exclude, attempt=attempt)
         one, other = (each.submit(facts, self.now_s, exclude=exclude, attempt=attempt) for each in self.routers)
-        assert encoded(one) == encoded(other) == encoded(previewed)
+        assert encoded(one) == encoded(other)
+        if isinstance(one, Wait):
+            assert attempt == 1
+            self.waiting[one.ticket] = facts
+            return multiple()
+        assert encoded(one) == encoded(previewed)
         if isinstance(one, Refusal):
             return multiple()
+        self._open(one, facts, exclude)
+        return one.decision_id
+
+    @rule(target=live)
+    def release(self) -> object:
+        one, other = (each.release(self.now_s) for each in self.routers)
+        assert encoded(one) == encoded(other)
+        opened = []
+        for ticket, routed in one:
+            facts = self.waiting.pop(ticket)
+            if isinstance(routed, Decision):
+                self._open(routed, facts, frozenset())
+                opened.append(routed.decision_id)
+        return multiple(*opened)
+
+    @rule(data=st.data())
+    def give_up(self, data: st.DataObject) -> None:
+        if self.waiting:
+            ticket = data.draw(st.sampled_from(sorted(self.waiting)))
+            del self.waiting[ticket]
+            for each in self.routers:
+                each.give_up(ticket)
+
+    def _open(self, one: Decision, facts: RequestFacts, exclude: frozenset[WorkerId]) -> None:
         self._check(one, facts, exclude)
         self.open[one.decision_id] = one
         self.stage[one.decision_id] = Stage.RESERVED
-        return one.decision_id
 
     def _check(self, decision: Decision, facts: RequestFacts, exclude: frozenset[WorkerId]) -> None:
         assert decision.decision_id not in self.seen
@@ -270,6 +321,15 @@ class RouterMachine(RuleBasedStateMachine):
                 tally = each.ledger.tally(worker_id)
                 assert tally.requests == expected[worker_id]
                 assert min(tally.prefill_tokens, tally.kv_tokens) >= 0
+
+    @invariant()
+    def conversations_have_as_many_turns_under_way_as_are_open(self) -> None:
+        for each in getattr(self, "routers", ()):
+            held = [found for one in self.open if (found := each.ledger.get(one)) and found.conversation is not None]
+            under_way = Counter(id(found.conversation) for found in held)
+            for conversation in each.conversations.book:
+                assert conversation.under_way == under_way[id(conversation)]
+            assert len(each.waiting) == len(self.waiting)
 
     def teardown(self) -> None:
         for decision_id in self.open:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from gateway.core.conversation.facts import ConversationFacts
 from gateway.core.events import Dispatched, Prefilled, WorkerDown, WorkerDraining, WorkerProbed, WorkerUp
 from gateway.core.path.rules import AlwaysLocal, AlwaysRemote, DynamoRule
 from gateway.core.placement import MAX_CANDIDATES, Placement
@@ -239,7 +240,7 @@ class TestSessions:
     def test_a_request_without_a_session_is_not_pinned(self) -> None:
         of = router(D0, D1)
         assert not submit(of).pinned
-        assert not submit(of, facts(tokens=4096, session="")).pinned
+        assert not submit(of, facts(tokens=4096, conversation=ConversationFacts(turns=(1, 2)))).pinned
 
     def test_sessions_spread_over_the_pool(self) -> None:
         of = router(D0, D1, D2, policy=LOCAL)

@@ -20,7 +20,8 @@ from gateway.core.path.rules import AlwaysLocal
 from gateway.core.policy import Policy
 from gateway.core.types import Role
 from gateway.policies import build_policy
-from gateway.settings import DynamoSettings, RoutingSettings, Settings, load_settings
+from gateway.settings import Settings, load_settings
+from gateway.settings_routing import DynamoSettings, RoutingSettings
 from gateway.wire.journal import CallName, JournalCall, JournalError, read_pairs
 from loadtest.replay import replay, replay_command
 from loadtest.worker.config import WorkerConfig

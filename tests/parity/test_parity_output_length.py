@@ -10,7 +10,8 @@ import pytest
 
 from gateway.app import Gateway, open_gateway
 from gateway.core.types import RequestFacts, Role
-from gateway.settings import RoutingSettings, Settings
+from gateway.settings import Settings
+from gateway.settings_routing import RoutingSettings
 from gateway.wire.journal import CallName, read_pairs
 from loadtest.replay import replay
 from loadtest.worker.config import WorkerConfig

@@ -84,10 +84,14 @@ class TestPrecedence:
 
     def test_flags_are_yaml_values(self) -> None:
         settings = load_settings(
-            overrides=["upstream.decode.idle_timeout_s=null", "routing.session_headers=[x-a, x-b]", "server.host='1'"]
+            overrides=[
+                "upstream.decode.idle_timeout_s=null",
+                "routing.conversation.headers=[x-a, x-b]",
+                "server.host='1'",
+            ]
         )
         assert settings.upstream.decode.idle_timeout_s is None
-        assert settings.routing.session_headers == ("x-a", "x-b")
+        assert settings.routing.conversation.headers == ("x-a", "x-b")
         assert settings.server.host == "1"
 
 

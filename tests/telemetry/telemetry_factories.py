@@ -125,6 +125,12 @@ class FakeState:
     def prefix_blocks(self) -> int:
         return 42
 
+    def conversations(self) -> Mapping[str, int]:
+        return {"warm": 5, "cold": 1}
+
+    def waiting_requests(self) -> int:
+        return 2
+
     def bytes_per_token(self) -> Mapping[str, float]:
         return self.calibration
 

@@ -29,7 +29,7 @@ GOLDEN_LINE = (
     b'"words":"512 uncached tokens are below 1,000","propensity":0.9,"cluster":null,"pinned":false,'
     b'"features":{"isl_tokens":1000,"prefill_isl_tokens":750,"decode_isl_tokens":512,"osl_tokens":200.0},'
     b'"prefill_hit_tokens":250,"decode_hit_tokens":488,"slo":{"name":"chat","ttft_s":1.7,"tpot_s":0.055},"outlook":null,'
-    b'"osl_predicted":false,'
+    b'"osl_predicted":false,"conversation":null,"turn":null,'
     b'"prefill_candidates":[],"decode_candidates":[{"worker_id":"decode-0","scores":[["queue",0.75],'
     b'["prefix",0.5]],"total":0.625}]},"refusal":null,"outcome":{"kind":"ok","status":200,"duration_s":4.0,'
     b'"ttft_s":0.5,"tpot_s":0.03,"input_tokens":1000,"cached_tokens":250,"output_tokens":120,'
@@ -67,6 +67,12 @@ def append(log: DecisionLog, number: int, routed: Decision | Refusal | None, out
 def test_golden_line_is_read_as_written() -> None:
     assert decode_record(GOLDEN_LINE) == a_record()
     assert encode_record(a_record()) == GOLDEN_LINE
+
+
+def test_a_line_of_a_release_that_knew_no_conversations_is_read() -> None:
+    line = GOLDEN_LINE.replace(b'"conversation":null,"turn":null,', b"")
+    assert line != GOLDEN_LINE
+    assert decode_record(line) == a_record()
 
 
 def test_fields_of_a_later_release_are_ignored() -> None:

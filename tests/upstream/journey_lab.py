@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from structlog.typing import FilteringBoundLogger
 
+from gateway.core.conversation.rules import ConversationRules
 from gateway.core.events import Event, Finished, PrefillLost, WorkerUp
 from gateway.core.path.base import PathPolicy
 from gateway.core.path.rules import AlwaysLocal, AlwaysRemote
@@ -26,10 +27,12 @@ from gateway.core.types import (
     WorkerId,
     WorkerSpec,
 )
+from gateway.core.waiting import Ticket, Wait
 from gateway.telemetry.decisions import DecisionLog
 from gateway.telemetry.recorder import Metrics
 from gateway.telemetry.request import RequestTelemetry
 from gateway.upstream.budget import RetryBudget
+from gateway.upstream.calling import CallingCore
 from gateway.upstream.errors import (
     BrokenResponse,
     ConnectFailed,
@@ -45,6 +48,7 @@ from gateway.upstream.journey import Journey
 from gateway.upstream.origin import Origin
 from gateway.upstream.pool import UpstreamPool
 from gateway.upstream.services import ClientRequest, Headers, Services
+from gateway.wire.conversation_names import ConversationNames, ConversationReader
 from gateway.wire.dialects import ROUTES, Dialect
 from gateway.wire.openai import peek
 from gateway.wire.peeked import Peeked
@@ -285,14 +289,30 @@ class WatchedCore:
         *,
         exclude: frozenset[WorkerId] = NO_EXCLUSIONS,
         attempt: int = 1,
-    ) -> Decision | Refusal:
+    ) -> Decision | Refusal | Wait:
         routed = self._router.submit(facts, now_s, exclude=exclude, attempt=attempt)
         self._clock.advance(self.decision_takes_s)
+        if not isinstance(routed, Wait):
+            self._routed(routed)
+        return routed
+
+    def release(self, now_s: float) -> list[tuple[Ticket, Decision | Refusal]]:
+        released = self._router.release(now_s)
+        for _, routed in released:
+            self._routed(routed)
+        return released
+
+    def give_up(self, ticket: Ticket) -> None:
+        self._router.give_up(ticket)
+
+    def _routed(self, routed: Decision | Refusal) -> None:
         if isinstance(routed, Decision):
             self.decisions.append(routed)
         else:
             self.refusals.append(routed)
-        return routed
+
+    def adopt(self, policy: Policy) -> None:
+        self._router.adopt(policy)
 
     def abort(self, decision_id: DecisionId, now_s: float, *, blame: WorkerId | None = None) -> None:
         self._router.abort(decision_id, now_s, blame=blame)
@@ -367,11 +387,13 @@ class Lab:
         prefill: int = 2,
         decode: int = 2,
         path: PathPolicy | None = None,
+        conversation: ConversationRules | None = None,
+        kv_total_blocks: int | None = None,
         max_attempts: int = 3,
         retry_reserve: int = 10,
     ) -> None:
         self.clock = VirtualClock()
-        policy = Policy(path=path or AlwaysRemote())
+        policy = Policy(path=path or AlwaysRemote(), conversation=conversation or ConversationRules())
         self.router = Router(policy, rng=Random(1), instance="gw")
         self.core = WatchedCore(self.router, self.clock)
         self.pool = FakePool()
@@ -381,14 +403,16 @@ class Lab:
         self.requests = 0
         workers = [*(f"p{i}" for i in range(prefill)), *(f"d{i}" for i in range(decode))]
         for name in workers:
-            self.router.observe(WorkerUp(at_s=0.0, spec=_spec(name)))
+            self.router.observe(WorkerUp(at_s=0.0, spec=_spec(name, kv_total_blocks)))
         telemetry = RequestTelemetry(
             metrics=self.metrics,
             decisions=self.records,
             logger=cast("FilteringBoundLogger", self.log),
         )
+        self.calling = CallingCore(self.core)
         self.services = Services(
-            core=self.core,
+            core=self.calling,
+            expect=self.calling.expect,
             pool=cast("UpstreamPool", self.pool),
             origins={WorkerId(name): Origin(host=name, port=8000) for name in workers},
             prefill_limits=PREFILL_LIMITS,
@@ -439,7 +463,8 @@ class Lab:
         return Call(self, request, peeked or self.peek(body, endpoint, headers))
 
     def peek(self, body: bytes, endpoint: Endpoint, headers: Sequence[tuple[bytes, bytes]] = ()) -> Peeked:
-        found = peek(body, endpoint, request_id=RequestId("facts"), headers=headers)
+        reader = ConversationReader(names=ConversationNames())
+        found = peek(body, endpoint, request_id=RequestId("facts"), headers=headers, conversation=reader)
         assert isinstance(found, Peeked), found
         return found
 
@@ -482,8 +507,12 @@ class Lab:
         assert all(leg.over for leg in self.pool.legs)
 
 
-def _spec(name: str) -> WorkerSpec:
-    role = Role.PREFILL if name.startswith("p") else Role.DECODE
+def _spec(name: str, kv_total_blocks: int | None) -> WorkerSpec:
     return WorkerSpec(
-        worker_id=WorkerId(name), url=f"http://{name}:8000", role=role, models=(MODEL,), kv_block_tokens=16
+        worker_id=WorkerId(name),
+        url=f"http://{name}:8000",
+        role=Role.PREFILL if name.startswith("p") else Role.DECODE,
+        models=(MODEL,),
+        kv_block_tokens=16,
+        kv_total_blocks=kv_total_blocks,
     )

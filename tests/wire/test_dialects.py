@@ -72,7 +72,7 @@ MINIMAL: dict[str, dict[str, Any]] = {
     "/v1/messages": {"messages": []},
     "/v1/messages/count_tokens": {"messages": []},
 }
-HINTS = [(b"x-session-id", b"s"), (b"x-slo-class", b"gold"), (b"x-slo-ttft-ms", b"500"), (b"x-slo-tpot-ms", b"20")]
+HINTS = [(b"x-slo-class", b"gold"), (b"x-slo-ttft-ms", b"500"), (b"x-slo-tpot-ms", b"20")]
 
 
 @pytest.mark.parametrize("path", ROUTES)
@@ -84,7 +84,7 @@ def test_every_dialect_reads_the_model_and_the_hints(path: str) -> None:
     seen = peeked(path, request, [*MULTIPART, *HINTS])
     assert seen.raw_model == seen.facts.model == "m"
     assert (seen.facts.request_id, seen.facts.endpoint) == (ID, ROUTES[path].endpoint)
-    assert (seen.facts.session, seen.facts.slo_class) == ("s", "gold")
+    assert seen.facts.slo_class == "gold"
     assert (seen.facts.slo_ttft_s, seen.facts.slo_tpot_s) == (0.5, 0.02)
     bad = look(path, request, [*MULTIPART, (b"x-slo-ttft-ms", b"never")])
     assert isinstance(bad, ApiError)

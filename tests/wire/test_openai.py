@@ -310,11 +310,11 @@ def test_block_size_is_the_callers() -> None:
 
 
 def test_headers_reach_the_facts() -> None:
-    headers = [(b"x-conv", b"c1"), (b"x-slo-class", b"gold"), (b"x-slo-ttft-ms", b"200"), (b"x-slo-tpot-ms", b"20")]
-    peeked = look(CHAT, Endpoint.CHAT, headers=headers, session_headers=("x-session-id", "x-conv"))
+    headers = [(b"x-slo-class", b"gold"), (b"x-slo-ttft-ms", b"200"), (b"x-slo-tpot-ms", b"20")]
+    peeked = look(CHAT, Endpoint.CHAT, headers=headers)
     assert isinstance(peeked, Peeked)
     facts = peeked.facts
-    assert (facts.session, facts.slo_class, facts.slo_ttft_s, facts.slo_tpot_s) == ("c1", "gold", 0.2, 0.02)
+    assert (facts.slo_class, facts.slo_ttft_s, facts.slo_tpot_s) == ("gold", 0.2, 0.02)
 
 
 def test_a_bad_bound_in_a_header_is_refused() -> None:

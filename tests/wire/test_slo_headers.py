@@ -3,11 +3,9 @@ import pytest
 from gateway.wire.errors import ApiError
 from gateway.wire.slo_headers import Hints, read_hints
 
-SESSION = ("x-session-id", "X-Claude-Session")
-
 
 def test_no_headers_no_hints() -> None:
-    assert read_hints([(b"host", b"gateway")], session_headers=SESSION) == Hints()
+    assert read_hints([(b"host", b"gateway")]) == Hints()
 
 
 def test_bounds_are_read_in_milliseconds() -> None:
@@ -40,16 +38,9 @@ def test_a_long_bad_value_is_cut_in_the_message() -> None:
     assert len(error.message) < 200
 
 
-def test_the_first_configured_session_header_counts() -> None:
-    headers = [(b"x-claude-session", b"c"), (b"x-session-id", b" s ")]
-    assert read_hints(headers, session_headers=SESSION) == Hints(session="s")
-    assert read_hints(headers[:1], session_headers=SESSION) == Hints(session="c")
-
-
-def test_a_blank_session_is_none() -> None:
-    headers = [(b"x-session-id", b"  "), (b"x-claude-session", b"c")]
-    assert read_hints(headers, session_headers=SESSION) == Hints(session="c")
-    assert read_hints(headers[:1], session_headers=SESSION) == Hints()
+def test_a_blank_class_is_none() -> None:
+    assert read_hints([(b"x-slo-class", b"  ")]) == Hints()
+    assert read_hints([(b"x-slo-class", b" gold ")]) == Hints(slo_class="gold")
 
 
 def test_of_a_repeated_header_the_first_value_counts() -> None:

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 
 from gateway.core.output_length.carried import PromptReader
 from gateway.core.types import Endpoint, RequestId
+from gateway.wire.conversation_names import ConversationReader
 from gateway.wire.dialects.base import Dialect
 from gateway.wire.errors import ApiError, bad_request
 from gateway.wire.multipart import Part, boundary_of, parts_of
 from gateway.wire.peeked import (
     DEFAULT_BLOCK_BYTES,
-    DEFAULT_SESSION_HEADERS,
     MAX_COUNT,
     Arrival,
     Headers,
@@ -35,11 +35,11 @@ def _peek(
     *,
     request_id: RequestId,
     headers: Headers = (),
-    session_headers: tuple[str, ...] = DEFAULT_SESSION_HEADERS,
     block_bytes: int = DEFAULT_BLOCK_BYTES,
     reader: PromptReader | None = None,  # noqa: ARG001 - how long speech is does not show in its fields
+    conversation: ConversationReader | None = None,
 ) -> Peeked | ApiError:
-    hints = read_hints(headers, session_headers=session_headers)
+    hints = read_hints(headers)
     if isinstance(hints, ApiError):
         return hints
     try:
@@ -50,7 +50,9 @@ def _peek(
     model = values.get("model")
     if not model:
         return bad_request("Missing required parameter: 'model'.", param="model")
-    arrival = Arrival(request_id=request_id, hints=hints, headers=headers, block_bytes=block_bytes)
+    arrival = Arrival(
+        request_id=request_id, hints=hints, headers=headers, block_bytes=block_bytes, conversation=conversation
+    )
     return peeked(
         arrival,
         Endpoint.AUDIO,

@@ -13,9 +13,10 @@ import msgspec
 from gateway.core.output_length.carried import PromptReader
 from gateway.core.types import Endpoint, RequestId
 from gateway.wire import errors
+from gateway.wire.conversation_names import ConversationReader
 from gateway.wire.errors import ApiError
 from gateway.wire.json_object import replace
-from gateway.wire.peeked import DEFAULT_BLOCK_BYTES, DEFAULT_SESSION_HEADERS, Arrival, Headers, Peeked, look
+from gateway.wire.peeked import DEFAULT_BLOCK_BYTES, Arrival, Headers, Peeked, look
 from gateway.wire.scanner import Scanner
 from gateway.wire.sse import SseScanner
 from gateway.wire.usage import Usage, usage_from_json
@@ -30,9 +31,9 @@ class Peek(Protocol):
         *,
         request_id: RequestId,
         headers: Headers = (),
-        session_headers: tuple[str, ...] = DEFAULT_SESSION_HEADERS,
         block_bytes: int = DEFAULT_BLOCK_BYTES,
         reader: PromptReader | None = None,
+        conversation: ConversationReader | None = None,
     ) -> Peeked | ApiError:
         """See `gateway.wire.openai.peek` for the arguments."""
 
@@ -77,18 +78,18 @@ def json_peek(read: Callable[[bytes, Arrival], Peeked | ApiError]) -> Peek:
         *,
         request_id: RequestId,
         headers: Headers = (),
-        session_headers: tuple[str, ...] = DEFAULT_SESSION_HEADERS,
         block_bytes: int = DEFAULT_BLOCK_BYTES,
         reader: PromptReader | None = None,
+        conversation: ConversationReader | None = None,
     ) -> Peeked | ApiError:
         return look(
             body,
             read,
             request_id=request_id,
             headers=headers,
-            session_headers=session_headers,
             block_bytes=block_bytes,
             reader=reader,
+            conversation=conversation,
         )
 
     return peek

@@ -35,6 +35,7 @@ class _Request(msgspec.Struct, kw_only=True):
     system: msgspec.Raw = _ABSENT
     tools: msgspec.Raw = _ABSENT
     cache_salt: msgspec.Raw = _ABSENT
+    metadata: msgspec.Raw = _ABSENT
     max_tokens: msgspec.Raw = _ABSENT
     stream: msgspec.Raw = _ABSENT
 
@@ -44,7 +45,7 @@ _decode_request = msgspec.json.Decoder(_Request).decode
 
 def _read(body: bytes, arrival: Arrival) -> Peeked | ApiError:
     request = _decode_request(body)
-    chain = _chain(request, arrival)
+    chain = _chain(request, arrival, with_turns=arrival.conversation is not None)
     return peeked(
         arrival,
         Endpoint.MESSAGES,
@@ -60,6 +61,7 @@ def _read(body: bytes, arrival: Arrival) -> Peeked | ApiError:
             prompt_bytes=chain.text_bytes,
             tools=request.tools,
         ),
+        conversation_fields={"metadata": request.metadata},
     )
 
 
@@ -71,12 +73,13 @@ def _read_count(body: bytes, arrival: Arrival) -> Peeked | ApiError:
     return peeked(arrival, Endpoint.COUNT_TOKENS, model=request.model, prompt=prompt)
 
 
-def _chain(request: _Request, arrival: Arrival) -> PromptChain:
+def _chain(request: _Request, arrival: Arrival, *, with_turns: bool = False) -> PromptChain:
     return chat_chain(
         [*_system(request.system), *request.messages],
         seed=root_seed(request.model, endpoint=Endpoint.MESSAGES, cache_salt=request.cache_salt),
         preamble=(request.tools,),
         block_bytes=arrival.block_bytes,
+        with_turns=with_turns,
     )
 
 

@@ -27,6 +27,8 @@ class _Request(msgspec.Struct, kw_only=True):
     prompt: msgspec.Raw = _ABSENT
     tools: msgspec.Raw = _ABSENT
     cache_salt: msgspec.Raw = _ABSENT
+    prompt_cache_key: msgspec.Raw = _ABSENT
+    user: msgspec.Raw = _ABSENT
     max_output_tokens: msgspec.Raw = _ABSENT
     stream: msgspec.Raw = _ABSENT
 
@@ -53,6 +55,7 @@ def _read(body: bytes, arrival: Arrival) -> Peeked | ApiError:
         # What the worker remembers of an earlier response stands before all that is in this body.
         preamble=(request.previous_response_id, request.prompt, request.tools),
         block_bytes=arrival.block_bytes,
+        with_turns=arrival.conversation is not None,
     )
     return peeked(
         arrival,
@@ -69,6 +72,11 @@ def _read(body: bytes, arrival: Arrival) -> Peeked | ApiError:
             prompt_bytes=chain.text_bytes,
             tools=request.tools,
         ),
+        conversation_fields={
+            "prompt_cache_key": request.prompt_cache_key,
+            "user": request.user,
+            "previous_response_id": request.previous_response_id,
+        },
     )
 
 

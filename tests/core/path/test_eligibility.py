@@ -46,7 +46,7 @@ def test_each_rule_forces_the_local_path(case: dict[str, Any], reason: Reason) -
 
 def test_a_request_that_no_rule_names_is_left_to_the_policy() -> None:
     assert forced() is None
-    assert forced(stream=True, media_parts=1, session="s", max_output_tokens=1) is None
+    assert forced(stream=True, media_parts=1, max_output_tokens=1) is None
 
 
 @pytest.mark.parametrize(("isl", "is_forced"), [(63, True), (64, False), (65, False)])

@@ -75,6 +75,10 @@ class RouteByIndex:
     def ended(self, flight: Flight, now_s: float) -> None:
         self.told.append((now_s, "ended", flight.request.index))
 
+    def released(self, now_s: float) -> Sequence[Flight]:
+        """Nobody waits."""
+        return ()
+
     def sampled(self, engine: int, snapshot: EngineSnapshot, now_s: float) -> None:
         self.told.append((now_s, "sampled", engine))
         self.samples.append((now_s, engine, snapshot))

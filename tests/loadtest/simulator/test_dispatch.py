@@ -1,7 +1,9 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from gateway.core.conversation.rules import ConversationRules, Mode
 from gateway.core.events import Dispatched, Event, Finished, FirstToken, Prefilled, WorkerSampled
 from gateway.core.path.rules import AlwaysLocal, AlwaysRemote
 from gateway.core.policy import Policy
@@ -125,6 +127,35 @@ def test_turns_of_a_session_stay_on_their_decode_worker() -> None:
     run = fleet.run(*(request(number, session="s") for number in range(6)))
     assert len({flight.decode_engine for flight in run.flights}) == 1
     assert all(flight.decision is not None and flight.decision.pinned for flight in run.flights)
+
+
+CONSERVE = replace(
+    REMOTE, conversation=ConversationRules(mode=Mode.CONSERVE, headroom_tokens=335, idle_ttl_s=3.0, evict_after_s=None)
+)
+"""The lab's engines hold 400 tokens: a conversation at a time."""
+
+
+def turn(index: int, session: str, number: int = 0, **changes: Any) -> TraceRequest:
+    return replace(request(index, session=session, **changes), turn=number)
+
+
+def test_a_conversation_has_one_transfer_and_its_later_turns_prefill_at_home() -> None:
+    fleet = Fleet(CONSERVE, PAIR)
+    run = fleet.run(*(turn(number, "a", number, at_s=10.0 * number) for number in range(3)))
+    assert [path_of(flight) for flight in run.flights] == ["remote", "local", "local"]
+
+
+def test_a_new_conversation_waits_in_the_fleet_until_there_is_room() -> None:
+    fleet = Fleet(CONSERVE, PAIR)
+    run = fleet.run(turn(0, "a"), turn(1, "b", at_s=0.5), scrape=ScrapePlan(interval_s=1.0))
+    first, second = run.flights
+    assert first.ended_s is not None
+    assert second.ttft_s is not None
+    # The first one is forgotten 3 s after its end, with the next scrape; then the second one takes 4.5 s.
+    assert first.ended_s + 3.0 - 0.5 + 4.5 <= second.ttft_s <= first.ended_s + 4.0 - 0.5 + 4.5
+    assert second.error is None
+    assert len(fleet.router.ledger) == 0
+    assert len(fleet.router.waiting) == 0
 
 
 def test_ties_are_broken_by_the_ids_of_the_run() -> None:

@@ -74,6 +74,13 @@ def test_equal_text_after_another_start_is_another_block(sessions: Sessions) -> 
     assert not set(one.turns[0].hash_ids) & set(other.turns[0].hash_ids)
 
 
+def test_a_call_of_tools_shows_text_only_where_it_has_content(sessions: Sessions) -> None:
+    call = ("find", "abc")
+    said = [answer(None, call), answer(" ", call), answer("I look it up.", call), answer("Found.")]
+    (session,) = sessions(line(user("u" * 40), *(one for each in said for one in (each, tool("t")))))
+    assert [turn.is_visible for turn in session.turns] == [False, False, True, True]
+
+
 def test_users_take_their_time_and_tools_theirs(sessions: Sessions) -> None:
     chat = line(user("u"), *[answer("a"), user("u"), answer("b"), tool("t")] * 400, answer("end"))
     (session,) = sessions(chat, pauses=ChatPauses(tool_s=2.0, user_s=30.0))
@@ -115,3 +122,15 @@ def test_the_real_conversations_have_their_documented_statistics(
     assert (found.osl_tokens.p50, found.osl_tokens.p90) == pytest.approx(osl[:2], rel=0.15)
     assert (found.isl_tokens.mean, found.osl_tokens.mean) == pytest.approx((isl[3], osl[3]), rel=0.02)
     assert found.reuse_ratio == pytest.approx(reuse, abs=0.02)
+
+
+@pytest.mark.shared_data
+@pytest.mark.parametrize(
+    ("path", "source", "visible"),
+    [pytest.param(AIRLINE, TAUBENCH, 1_380, id="taubench"), pytest.param(SWE, SWE_AGENT, 230, id="swe")],
+)
+def test_of_the_real_answers_those_with_content_show_text(path: Path, source: ChatFormat, visible: int) -> None:
+    if not path.exists():
+        pytest.skip(f"{path.name} is not here")
+    found = chat_sessions(str(path), source, ChatPauses(), 16, map(float, count()), seed=1)
+    assert sum(turn.is_visible for session in found for turn in session.turns) == visible

@@ -112,6 +112,39 @@ def test_joined_blocks_and_scaled_contexts_keep_what_is_shared(
 
 
 @pytest.mark.parametrize(
+    ("answer", "is_visible"),
+    [
+        ({"stop": "tool_use", "output_types": ["thinking", "tool_use"]}, False),
+        ({"stop": "tool_use", "output_types": ["thinking", "text", "tool_use"]}, True),
+        ({"stop": "end_turn", "output_types": ["text"]}, True),
+        ({"stop": "end_turn", "output_types": []}, False),
+        # What a streamed answer holds is not recorded, whatever is written there.
+        ({"type": "s", "stop": "tool_use", "output_types": ["text"]}, False),
+        ({"type": "s", "stop": "end_turn", "output_types": ["text"]}, True),
+        ({"stop": "tool_use"}, False),
+        ({"stop": "end_turn"}, True),
+    ],
+)
+def test_an_answer_shows_text_where_the_file_says_so(
+    sessions: Sessions, answer: dict[str, Any], is_visible: bool
+) -> None:
+    (session,) = sessions(line(request(0, [1, 2], **answer), request(9, [1, 3])))
+    assert session.turns[0].is_visible is is_visible
+
+
+@pytest.mark.parametrize(
+    ("follows", "is_visible"),
+    [(["text"], True), (["tool_result"], False), (["text", "thinking", "tool_result", "tool_use"], False)],
+)
+def test_of_an_answer_that_was_not_recorded_what_follows_tells(
+    sessions: Sessions, follows: list[str], is_visible: bool
+) -> None:
+    unknown = request(0, [1, 2], type="s", stop="", output_types=[])
+    (session,) = sessions(line(unknown, request(9, [1, 3], input_types=follows)))
+    assert session.turns[0].is_visible is is_visible
+
+
+@pytest.mark.parametrize(
     ("text", "complaint"),
     [
         ("{", r"claude\.jsonl:1: "),
@@ -139,3 +172,15 @@ def test_the_real_sessions_have_their_documented_statistics() -> None:
     assert (isl.p50, isl.p90, isl.p99, isl.mean) == pytest.approx((103_662, 233_633, 498_617, 122_379), rel=0.1)
     assert (osl.p50, osl.p90, osl.p99, osl.mean) == pytest.approx((216, 898, 3_687, 440), rel=0.05)
     assert made.reuse_ratio == pytest.approx(0.963, abs=0.005)
+
+
+@pytest.mark.shared_data
+@pytest.mark.skipif(not CLAUDE.exists(), reason=f"{CLAUDE.name} is not here")
+def test_half_of_the_real_answers_show_text_and_two_thirds_of_the_first_ones() -> None:
+    options = ClaudeOptions(block_tokens=65_536)  # blocks do not matter here
+    found = Workload(sessions=tuple(claude_sessions(str(CLAUDE), options, map(float, count())))).flattened()
+    own, agents = ([one for one in found if (one.root is None) is is_own] for is_own in (True, False))
+    assert (len(own), sum(one.is_visible for one in own)) == (23_491, 12_559)
+    assert (len(agents), sum(one.is_visible for one in agents)) == (524, 0)
+    assert sum(one.is_visible for one in own if one.turn == 0) == 237  # of 355
+    assert sum(one.is_last for one in own) == 355

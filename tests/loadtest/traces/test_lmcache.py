@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.traces.lmcache import RECORDED_TPOT_S, lmcache_sessions
+from loadtest.traces.lmcache import RECORDED_TPOT_S, SIMULATOR_GREETING, lmcache_sessions
 from loadtest.traces.sessions import Session
 from loadtest.traces.statistics import describe
 from loadtest.traces.types import TraceError
@@ -72,6 +72,28 @@ def test_what_the_model_took_is_no_pause(sessions: Sessions) -> None:
     assert session.turns[2].output_tokens == 1
 
 
+def spoken(prompt: str, output: str | None, out_tok: int = 5) -> str:
+    call = {"t": 0, "keep": 0, "add": prompt, "in_tok": 50, "out_tok": out_tok}
+    calls = [call if output is None else {**call, "output": output}, {**call, "t": 9}]
+    return json.dumps({"session": "s", "calls": calls})
+
+
+@pytest.mark.parametrize(
+    ("line_", "is_visible"),
+    [
+        (spoken("fix it", "THOUGHT: look first.\n\n```bash\nls\n```"), True),
+        (spoken("book it", "", 0), False),
+        (spoken("book it", " \n"), False),
+        (spoken("book it", None), True),
+        (spoken("book it", None, 0), False),
+        (spoken(f"{SIMULATOR_GREETING}\n\nWhich flight?", "The late one."), False),
+    ],
+)
+def test_an_answer_shows_the_text_that_was_recorded(sessions: Sessions, line_: str, is_visible: bool) -> None:
+    (session,) = sessions(line_)
+    assert session.turns[0].is_visible is is_visible
+
+
 def test_sessions_share_nothing(sessions: Sessions) -> None:
     call = (0.0, 0, "same text " * 20, 50, 5)
     one, other = sessions(line(call), line(call))
@@ -101,6 +123,7 @@ def test_the_real_miniswe_sessions_have_their_documented_statistics() -> None:
     assert (isl.p50, isl.p90, isl.p99, isl.mean) == pytest.approx((3_902, 12_331, 39_464, 6_170), rel=0.01)
     assert (osl.p50, osl.p90, osl.p99, osl.mean) == pytest.approx((95, 177, 291, 110), rel=0.01)
     assert found.reuse_ratio == pytest.approx(0.935, abs=0.01)  # a little less by whole blocks than by characters
+    assert all(turn.is_visible for session in workload.sessions for turn in session.turns)
 
 
 @pytest.mark.shared_data
@@ -108,3 +131,10 @@ def test_the_real_miniswe_sessions_have_their_documented_statistics() -> None:
 def test_the_real_taubench_sessions_reuse_across_the_interleaving() -> None:
     workload = Workload(sessions=tuple(lmcache_sessions(str(TAUBENCH), 16, map(float, count()))))
     assert describe(workload.flattened()).reuse_ratio > 0.75
+
+
+@pytest.mark.shared_data
+@pytest.mark.skipif(not TAUBENCH.exists(), reason=f"{TAUBENCH.name} is not here")
+def test_of_the_real_taubench_sessions_only_the_agent_speaks_to_the_user() -> None:
+    turns = [turn for one in lmcache_sessions(str(TAUBENCH), 16, map(float, count())) for turn in one.turns]
+    assert (len(turns), sum(turn.is_visible for turn in turns)) == (471, 82)  # 106 of the user, 283 calls of tools

@@ -230,6 +230,21 @@ def test_phases_stretch_time() -> None:
     assert all(b == pytest.approx(5 + (a - 5) / 2) for a, b in late)
 
 
+def test_contexts_shrink_in_traces_of_any_kind(tmp_path: Path) -> None:
+    usual, short = (load_trace(f"synthetic:miniswe{more}", limit=50) for more in ("", "?context=0.25"))
+    assert [one.input_tokens for one in short] == [max(16, -(-one.input_tokens // 4)) for one in usual]
+    assert [(one.arrival_s, one.output_tokens) for one in short] == [
+        (one.arrival_s, one.output_tokens) for one in usual
+    ]
+    sessions = tmp_path / "sessions"
+    request = {"t": 0, "type": "n", "in": 1_000, "out": 3, "h": [1, 15]}
+    sessions.write_text(json.dumps({"id": "s", "models": [], "block_size": 64, "requests": [request]}))
+    (once,) = load_trace(f"claude:{sessions}?context=0.5")
+    assert once.input_tokens == 500  # scaled while it was read, and not again
+    with pytest.raises(TraceError, match="at most 1"):
+        load_trace("synthetic:miniswe?context=2", limit=5)
+
+
 def test_a_horizon_draws_on_beyond_the_trace(mooncake: Callable[..., str]) -> None:
     spec = mooncake(*(row(1000 * n, hash_ids=(n,)) for n in range(1, 101)))
     requests = load_trace(f"{spec}?horizon=1000")

@@ -43,6 +43,19 @@ def test_parts_share_no_blocks_but_each_goes_on_sharing_its_own() -> None:
     assert turn.agents[0].id == "c/s0/1"
 
 
+def test_requests_of_sub_agents_stay_with_their_conversation() -> None:
+    found = mixed({"a": Workload(requests=tuple(sessions(1).flattened())), "b": sessions(2)})
+    of_a = [one for one in found.requests if one.conversation == "a/s0"]
+    assert [(one.session, one.root) for one in of_a] == [("a/s0", None), ("a/inner", "a/s0")]
+
+
+def test_no_two_sub_agents_of_a_session_have_one_name() -> None:
+    turn = sessions(1).sessions[0].turns[0]
+    found = mixed({"a": Workload(sessions=(Session(id="s", start_s=1.0, turns=(turn, turn)),)), "b": requests(1)})
+    names = [agent.id for one in found.sessions[0].turns for agent in one.agents]
+    assert names == ["a/s/1", "a/s/2"]
+
+
 def test_shares_are_of_the_first_arrivals() -> None:
     parts = {"a": requests(*range(1, 101)), "b": sessions(*range(2, 42, 2))}
     found = mixed(parts, shares={"a": 3, "b": 1}, rate_rps=8.0)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.traces.retime import Phase, at_rate, parse_phases, phased, sped_up, start_rate_rps
+from loadtest.traces.retime import Phase, at_rate, begun_at, parse_phases, phased, sped_up, start_rate_rps
 from loadtest.traces.sessions import Session, Turn
 from loadtest.traces.statistics import describe
 from loadtest.traces.synthetic_rows import AZURE_CODE, row_trace
@@ -37,6 +37,35 @@ def test_only_the_beginnings_of_sessions_move() -> None:
     (session,) = sped_up(Workload(sessions=(Session(id="s", start_s=8.0, turns=turns),)), 4.0).sessions
     assert session.start_s == 2.0
     assert session.turns == turns
+
+
+def begun(rate_rps: float, count: int = 2_000, **more: object) -> list[float]:
+    turns = (Turn(input_tokens=1, output_tokens=1),)
+    given = tuple(Session(id=f"{n}", start_s=5.0, turns=turns) for n in range(count))
+    found = begun_at(Workload(requests=at(1.0).requests, sessions=given), rate_rps, **more)  # type: ignore[arg-type]
+    assert found.requests == at(1.0).requests
+    assert [one.id for one in found.sessions] == [one.id for one in given]
+    return [one.start_s for one in found.sessions]
+
+
+def test_sessions_begin_anew_as_a_poisson_process() -> None:
+    gaps_s = np.diff(begun(4.0, seed=1))
+    assert np.mean(gaps_s) == pytest.approx(0.25, rel=0.05)
+    assert np.std(gaps_s) / np.mean(gaps_s) == pytest.approx(1.0, rel=0.05)
+    assert begun(4.0, seed=1) == begun(4.0, seed=1) != begun(4.0, seed=2)
+
+
+def test_twice_the_rate_is_the_same_draw_at_half_the_times() -> None:
+    assert begun(8.0, seed=3) == pytest.approx([at_s / 2.0 for at_s in begun(4.0, seed=3)])
+
+
+def test_sessions_may_begin_evenly() -> None:
+    assert begun(4.0, count=3, is_even=True) == [0.25, 0.5, 0.75]
+
+
+def test_a_rate_of_sessions_is_above_zero() -> None:
+    with pytest.raises(ValueError, match="above 0"):
+        begun_at(at(1.0), 0.0)
 
 
 def test_a_trace_that_arrives_at_once_has_no_rate() -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from loadtest.traces.sessions import Service, Session, Turn, all_turns, steps
+from loadtest.traces.sessions import Service, Session, Turn, all_turns, shows, steps
 
 SERVICE = Service(ttft_s=1.0, tpot_s=0.1)
 
@@ -31,6 +31,25 @@ def test_steps_can_be_appended_to_others() -> None:
     session = Session(id="a", start_s=0.0, turns=(turn(), turn()))
     found = steps(session, SERVICE, into=steps(session, SERVICE))
     assert [step.after for step in found] == [(), ((0, 0.0),), (), ((2, 0.0),)]
+
+
+def test_a_step_knows_its_place_and_who_waits_for_it() -> None:
+    inner = Session(id="a/1/1", start_s=0.0, turns=(turn(),))
+    agent = Session(id="a/1", start_s=0.0, turns=(turn(agents=(inner,)), turn()))
+    session = Session(id="a", start_s=0.0, turns=(turn(agents=(agent,)), turn()))
+    found = steps(session, SERVICE)
+    assert [(step.session.id, step.number, step.is_last) for step in found] == [
+        ("a", 0, False), ("a/1", 0, False), ("a/1/1", 0, True), ("a/1", 1, True), ("a", 1, True)
+    ]  # fmt: skip
+    assert {step.root.id for step in found} == {"a"}
+
+
+def test_the_last_turn_shows_text_whatever_it_holds_and_a_sub_agent_none() -> None:
+    hidden = turn(is_visible=False)
+    agent = Session(id="a/1", start_s=0.0, turns=(turn(), turn()))
+    session = Session(id="a", start_s=0.0, turns=(turn(is_visible=False, agents=(agent,)), turn(), hidden))
+    assert [shows(session, number) for number in range(3)] == [False, True, True]
+    assert [step.is_visible for step in steps(session, SERVICE)] == [False, False, False, True, True]
 
 
 def test_all_turns_include_those_of_agents() -> None:

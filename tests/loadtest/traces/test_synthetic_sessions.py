@@ -87,6 +87,25 @@ def test_agents_have_a_head_of_their_own(claude: list[Session]) -> None:
     assert not heads & {turn.hash_ids[:17] for turn in callers}
 
 
+def test_early_answers_show_text_more_often_than_later_ones(claude: list[Session], miniswe: list[Session]) -> None:
+    def share(number: int) -> float:
+        shown = [one.turns[number].is_visible for one in claude if number < len(one.turns) - 1]
+        return float(np.mean(shown))
+
+    # Of the answers that call tools, as many as of those recorded; and all that make a user think.
+    assert share(0) == pytest.approx(0.83 + 0.17 * 0.138, abs=0.05)
+    assert share(1) == pytest.approx(0.75 + 0.25 * 0.138, abs=0.06)
+    later = [turn.is_visible for one in claude for turn in one.turns[4:-1]]
+    assert np.mean(later) == pytest.approx(0.5 + 0.5 * 0.138, abs=0.02)
+    assert all(turn.is_visible for one in miniswe for turn in one.turns)
+
+
+def test_an_answer_that_calls_sub_agents_may_show_nothing() -> None:
+    agents = replace(MINISWE, agent_ratio=1.0, agent=MINISWE, text_ratios=(0.0,))
+    (session,) = sessions(agents, 1)
+    assert {turn.is_visible for turn in session.turns} == {False}
+
+
 def test_sessions_begin_as_a_poisson_process() -> None:
     one_turn = replace(MINISWE, turns=((0.0, 1.0), (1.0, 1.0)))
     starts_s = [session.start_s for session in islice(session_trace(one_turn, seed=1, rate_rps=2.0), 1_000)]

@@ -1,4 +1,5 @@
 import heapq
+from dataclasses import replace
 from itertools import islice
 
 import pytest
@@ -58,6 +59,25 @@ def test_agents_start_together_and_are_waited_for() -> None:
     assert driver.answered(two, 40.0) == ()
     ((at_s, last),) = driver.answered(one, 20.0)
     assert (at_s, last.session) == (50.5, "s")  # the later of the two decides, though it reported first
+
+
+def test_requests_say_which_turn_they_are_and_whom_they_show_text() -> None:
+    agent = Session(id="s/1", start_s=0.0, turns=(turn(), turn()))
+    turns = (replace(turn(1.0, (agent,)), is_visible=False), turn(), replace(turn(), is_visible=False))
+    found = Workload(sessions=(Session(id="s", start_s=0.0, turns=turns),)).flattened(SERVICE)
+    assert [(one.session, one.root, one.turn, one.is_visible, one.is_last) for one in found] == [
+        ("s", None, 0, False, False),
+        ("s/1", "s", 0, False, False),
+        ("s/1", "s", 1, False, True),
+        ("s", None, 1, True, False),
+        ("s", None, 2, True, True),
+    ]
+    assert {one.conversation for one in found} == {"s"}
+
+
+def test_a_request_without_a_session_is_no_conversation() -> None:
+    alone = TraceRequest(index=0, arrival_s=0.0, input_tokens=1, output_tokens=1)
+    assert (alone.conversation, alone.turn, alone.is_visible, alone.is_last) == (None, 0, True, False)
 
 
 def test_every_run_begins_anew() -> None:

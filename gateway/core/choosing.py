@@ -1,0 +1,143 @@
+"""What a route is chosen from, and what a choice is before it is a decision.
+
+The rule of this module: it only reads. Pools, views and hits are looked up here, the same way for whoever chooses.
+"""
+
+from gateway.core.conversation.turn import Turn
+from gateway.core.features import Estimate
+from gateway.core.fleet_state import FleetState
+from gateway.core.forecast import Forecast
+from gateway.core.health import HealthTable
+from gateway.core.path.eligibility import must_be_local
+from gateway.core.policy import Policy
+from gateway.core.pools import Pools
+from gateway.core.prefix import PrefixIndex
+from gateway.core.record import record
+from gateway.core.types import (
+    Candidate,
+    Features,
+    Outlook,
+    Path,
+    PathChoice,
+    RequestFacts,
+    Role,
+    WorkerId,
+    WorkerView,
+)
+
+
+@record
+class Ask:
+    """One request to be routed, at one moment."""
+
+    facts: RequestFacts
+    estimate: Estimate
+    now_s: float
+    exclude: frozenset[WorkerId]
+    attempt: int
+    turn: Turn | None = None
+    """Of which conversation it is a turn; None for a request like any other."""
+    waited_s: float = 0.0
+    """For room, since it was first asked."""
+
+
+@record
+class Pick:
+    """The worker that a pool gives, and how the pool was scored."""
+
+    view: WorkerView
+    ranked: list[Candidate]
+    pinned: bool = False
+
+
+@record
+class Chosen:
+    """A route before it is a decision."""
+
+    features: Features
+    choice: PathChoice
+    outlook: Outlook | None
+    prefill: Pick | None
+    decode: Pick
+
+
+@record
+class MustWait:
+    """There is no room for it now."""
+
+    words: str
+
+
+class Surroundings:
+    """The fleet as a request finds it."""
+
+    def __init__(
+        self, policy: Policy, fleet: FleetState, health: HealthTable, prefix: PrefixIndex, forecast: Forecast | None
+    ) -> None:
+        self.policy = policy
+        self.fleet = fleet
+        self.health = health
+        self.forecast = forecast
+        self._prefix = prefix
+        self._pools = Pools(fleet, health)
+
+    def decode_pool(self, ask: Ask) -> list[WorkerId]:
+        """Workers that may serve it to its end; whoever gets the list only reads it."""
+        return self._pools.routable(ask.facts.model, Role.DECODE, exclude=ask.exclude)
+
+    def prefill_pool(self, ask: Ask, *, but: WorkerId | None = None) -> list[WorkerId]:
+        """Workers that may prefill it, without one of them."""
+        exclude = ask.exclude if but is None else ask.exclude | {but}
+        return self._pools.routable(ask.facts.model, Role.PREFILL, exclude=exclude, offered=ask.facts.prefill_from)
+
+    def is_plain(self, worker_id: WorkerId) -> bool:
+        """Whether both paths lead there as usual: it does not split by itself, and is not asked for want of better."""
+        return not self.fleet[worker_id].spec.splits and self.health.is_well(worker_id)
+
+    def hit_tokens(self, ask: Ask) -> dict[WorkerId, int]:
+        """Leading prompt tokens that each worker is thought to hold; those with none are left out."""
+        chains = ask.facts.block_chains
+        blocks = self._prefix.hit_blocks(chains[0]) if chains else {}
+        for chain in chains[1:]:
+            for worker_id, count in self._prefix.hit_blocks(chain).items():
+                blocks[worker_id] = blocks.get(worker_id, 0) + count
+        tokens = {count: ask.estimate.hit_tokens(count) for count in set(blocks.values())}
+        return {worker_id: tokens[count] for worker_id, count in blocks.items()}
+
+    def views(self, pool: list[WorkerId], hits: dict[WorkerId, int], now_s: float) -> list[WorkerView]:
+        """The pool's workers, each with what it holds of the prompt."""
+        views = self.fleet.views(pool, now_s)
+        if not hits:
+            return views
+        return [view.with_hit(hit) if (hit := hits.get(view.worker_id)) else view for view in views]
+
+    def forced(self, ask: Ask, decode: WorkerView, *, has_prefiller: bool, decode_ejected: bool) -> PathChoice | None:
+        """The local path, where no other is possible."""
+        return must_be_local(
+            ask.facts,
+            ask.estimate.isl_tokens,
+            block_tokens=decode.kv_block_tokens or self.policy.default_kv_block_tokens,
+            has_prefiller=has_prefiller,
+            decode_ejected=decode_ejected,
+        )
+
+    def outlook(self, ask: Ask, path: Path, prefill: WorkerView | None, decode: WorkerView) -> Outlook | None:
+        """What is expected of a route that was not chosen by what is expected of it."""
+        forecast, isl, osl = self.forecast, ask.estimate.isl_tokens, ask.estimate.osl_tokens
+        if forecast is None or prefill is decode:
+            return None
+        batch = forecast.decode(decode, isl, osl)
+        if path is Path.LOCAL or prefill is None:
+            return forecast.local(batch, isl, ask.now_s)
+        return forecast.remote(batch, forecast.prefill_leg(prefill, isl, ask.now_s), isl, osl, ask.now_s)
+
+
+def features_of(estimate: Estimate, prefill: Pick | None, decode: Pick) -> Features:
+    """The four numbers, for the workers that are thought of."""
+    isl = estimate.isl_tokens
+    return Features(
+        isl_tokens=isl,
+        prefill_isl_tokens=isl - (prefill.view.hit_tokens if prefill else 0),
+        decode_isl_tokens=isl - decode.view.hit_tokens,
+        osl_tokens=estimate.osl_tokens,
+    )

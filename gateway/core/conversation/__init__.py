@@ -1,0 +1,1 @@
+"""Conversations: who belongs to one, where it lives, and when it has to move."""

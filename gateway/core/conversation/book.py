@@ -1,0 +1,242 @@
+"""Where conversations live, and how much KV they hold there.
+
+The rule of this module: a conversation has at most one home; a home's tokens are exactly the sum over the conversations
+that are warm there. What is forgotten costs a prefill, never a request.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from gateway.core.conversation.identity import ConversationId, Identity
+from gateway.core.types import WorkerId
+
+MAX_TIPS = 4
+"""Ends of its history by which a conversation without a name is found again; a fork may go on from an older one."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Conversation:
+    """One conversation, as far as a router has to know it."""
+
+    conversation_id: ConversationId
+    label_key: int | None = None
+    """See `Identity`."""
+    worker_id: WorkerId
+    """The decode worker that holds its KV, or held it last."""
+    kv_tokens: int
+    """Held, or promised before the first turn has ended."""
+    last_seen_s: float
+    is_cold: bool = False
+    """Its KV is gone, or given up: the next turn begins anew."""
+    under_way: int = 0
+    """Turns that have not ended."""
+    turns: int = 0
+    transfers: int = 0
+    rehomes: int = 0
+    tips: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Home:
+    """The warm conversations of one decode worker, from the one seen longest ago."""
+
+    tokens: int = 0
+    members: OrderedDict[ConversationId, Conversation] = field(default_factory=OrderedDict)
+
+
+_EMPTY = _Home()
+
+
+class ConversationBook:
+    """All conversations that are remembered.
+
+    Args:
+        capacity: how many; a new one drives out the one that was seen longest ago and is idle.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._all: OrderedDict[ConversationId, Conversation] = OrderedDict()
+        """From the one seen longest ago."""
+        self._homes: dict[WorkerId, _Home] = {}
+        self._tips: dict[int, ConversationId] = {}
+        self._labels: dict[int, ConversationId] = {}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[Conversation]:
+        return iter(self._all.values())
+
+    @property
+    def tips(self) -> Mapping[int, ConversationId]:
+        """Ends of histories, to be read."""
+        return self._tips
+
+    @property
+    def labels(self) -> Mapping[int, ConversationId]:
+        """The latest conversation by the hash of its name, to be read."""
+        return self._labels
+
+    def knows(self, conversation_id: ConversationId) -> bool:
+        """Whether it is remembered."""
+        return conversation_id in self._all
+
+    def get(self, conversation_id: ConversationId) -> Conversation | None:
+        """A conversation, if it is remembered."""
+        return self._all.get(conversation_id)
+
+    @property
+    def warm(self) -> int:
+        """How many have a worker that holds their KV."""
+        return sum(len(home.members) for home in self._homes.values())
+
+    def held_tokens(self, worker_id: WorkerId) -> int:
+        """KV that warm conversations hold on a worker, or were promised there."""
+        return self._homes.get(worker_id, _EMPTY).tokens
+
+    def residents(self, worker_id: WorkerId) -> int:
+        """Warm conversations on a worker."""
+        return len(self._homes.get(worker_id, _EMPTY).members)
+
+    def begin(self, identity: Identity, worker_id: WorkerId, kv_tokens: int, now_s: float) -> Conversation | None:
+        """Give a conversation a home: it is new, or its old one is lost. None where there is no room for its name."""
+        conversation_id = identity.conversation_id
+        known = self._all.get(conversation_id)
+        if known is not None and identity.is_first and identity.label_key is None:
+            # Many a conversation begins with the same words: the later one takes over what they are known by.
+            self.forget(known)
+            known = None
+        if known is None:
+            if not self._make_room():
+                return None
+            known = self._all[conversation_id] = Conversation(
+                conversation_id=conversation_id,
+                label_key=identity.label_key,
+                worker_id=worker_id,
+                kv_tokens=kv_tokens,
+                last_seen_s=now_s,
+            )
+            if identity.label_key is not None:
+                self._labels[identity.label_key] = conversation_id
+        else:
+            self.chill(known)
+            known.rehomes += 1
+            known.worker_id, known.kv_tokens, known.is_cold = worker_id, kv_tokens, False
+        self._settle(known)
+        return known
+
+    def turn_begins(self, conversation: Conversation, kv_tokens: int, now_s: float) -> None:
+        """A turn is on its way, after which at least so much will be held."""
+        conversation.under_way += 1
+        self._see(conversation, max(kv_tokens, conversation.kv_tokens), now_s)
+
+    def turn_ends(self, conversation: Conversation, now_s: float, *, kv_tokens: int | None, tip: int | None) -> None:
+        """A turn is over.
+
+        Args:
+            conversation: whose.
+            now_s: when.
+            kv_tokens: what is held now; None where the turn failed and nobody knows.
+            tip: the end of its history; None for a conversation with a name, and where the turn failed.
+        """
+        conversation.under_way -= 1
+        if self._all.get(conversation.conversation_id) is not conversation:
+            return
+        if kv_tokens is not None:
+            conversation.turns += 1
+        self._see(conversation, conversation.kv_tokens if kv_tokens is None else kv_tokens, now_s)
+        if tip is not None:
+            self._remember(conversation, tip)
+
+    def chill(self, conversation: Conversation) -> None:
+        """Its KV is given up; it keeps its name."""
+        if conversation.is_cold:
+            return
+        home = self._homes[conversation.worker_id]
+        home.tokens -= conversation.kv_tokens
+        del home.members[conversation.conversation_id]
+        if not home.members:
+            del self._homes[conversation.worker_id]
+        conversation.is_cold = True
+
+    def idle(self, worker_id: WorkerId, tokens: int, *, before_s: float) -> list[Conversation]:
+        """Idle conversations of a worker that hold so many tokens together, the ones seen longest ago first; none of
+        them was seen since `before_s`. Empty where there are not enough of them."""
+        freed, found = 0, []
+        for conversation in self._homes.get(worker_id, _EMPTY).members.values():
+            if freed >= tokens or conversation.last_seen_s > before_s:
+                break
+            if not conversation.under_way:
+                freed += conversation.kv_tokens
+                found.append(conversation)
+        return found if freed >= tokens else []
+
+    def lose(self, worker_id: WorkerId) -> None:
+        """A worker is gone, and all KV that was there."""
+        for conversation in list(self._homes.get(worker_id, _EMPTY).members.values()):
+            self.chill(conversation)
+
+    def forget(self, conversation: Conversation) -> None:
+        """The conversation has ended."""
+        if self._all.get(conversation.conversation_id) is conversation:
+            del self._all[conversation.conversation_id]
+            self.chill(conversation)
+            self._forget_names(conversation)
+
+    def expire(self, before_s: float) -> None:
+        """Forget those that are idle and were not seen since then."""
+        while self._all:
+            oldest = next(iter(self._all.values()))
+            if oldest.last_seen_s > before_s or oldest.under_way:
+                return
+            self.forget(oldest)
+
+    def _make_room(self) -> bool:
+        """Forget one where there is no room for another; False where all the oldest ones are under way."""
+        if len(self._all) < self.capacity:
+            return True
+        for tried, conversation in enumerate(self._all.values()):
+            if not conversation.under_way:
+                self.forget(conversation)
+                return True
+            if tried >= MAX_TIPS:
+                break
+        return False
+
+    def _see(self, conversation: Conversation, kv_tokens: int, now_s: float) -> None:
+        conversation.last_seen_s = now_s
+        self._all.move_to_end(conversation.conversation_id)
+        if not conversation.is_cold:
+            home = self._homes[conversation.worker_id]
+            home.tokens += kv_tokens - conversation.kv_tokens
+            home.members.move_to_end(conversation.conversation_id)
+        conversation.kv_tokens = kv_tokens
+
+    def _settle(self, conversation: Conversation) -> None:
+        home = self._homes.setdefault(conversation.worker_id, _Home())
+        home.tokens += conversation.kv_tokens
+        home.members[conversation.conversation_id] = conversation
+
+    def _remember(self, conversation: Conversation, tip: int) -> None:
+        tips = conversation.tips
+        if tip in tips:
+            return
+        tips.append(tip)
+        self._tips[tip] = conversation.conversation_id
+        if len(tips) > MAX_TIPS:
+            self._drop_tip(conversation, tips.pop(0))
+
+    def _forget_names(self, conversation: Conversation) -> None:
+        key = conversation.label_key
+        if key is not None and self._labels.get(key) == conversation.conversation_id:
+            del self._labels[key]
+        for tip in conversation.tips:
+            self._drop_tip(conversation, tip)
+        conversation.tips.clear()
+
+    def _drop_tip(self, conversation: Conversation, tip: int) -> None:
+        # Two conversations may have had the same beginning; the later one's stays.
+        if self._tips.get(tip) == conversation.conversation_id:
+            del self._tips[tip]

@@ -1,0 +1,58 @@
+"""A request as a turn of a conversation, for as long as it is routed.
+
+The rule of this module: it says what is known and changes nothing.
+"""
+
+from gateway.core.conversation.book import Conversation, ConversationBook
+from gateway.core.conversation.facts import TurnKind
+from gateway.core.conversation.identity import Identity, identify
+from gateway.core.conversation.rules import ConversationRules, Mode, Pinning
+from gateway.core.record import record
+from gateway.core.types import RequestFacts, WorkerId
+
+
+@record
+class Turn:
+    """Which conversation, what is known of it, and how it is held."""
+
+    identity: Identity
+    known: Conversation | None
+    """None where it is new, or was forgotten."""
+    mode: Mode
+    is_kept: bool
+    """Whether a book is kept of it; else its name alone says where it lives."""
+
+    @property
+    def is_at_home(self) -> bool:
+        """Whether some worker holds its history."""
+        return self.known is not None and not self.known.is_cold
+
+    def kind_on(self, worker_id: WorkerId) -> TurnKind:
+        """What the turn is where it goes to this worker."""
+        if self.lives_on(worker_id):
+            return TurnKind.NEXT
+        if self.identity.is_first and not self.is_at_home:
+            return TurnKind.FIRST
+        return TurnKind.MOVED if self.is_kept else TurnKind.NEXT
+
+    def lives_on(self, worker_id: WorkerId) -> bool:
+        """Whether it is this worker."""
+        known = self.known
+        return known is not None and not known.is_cold and known.worker_id == worker_id
+
+
+def turn_of(facts: RequestFacts, rules: ConversationRules, book: ConversationBook) -> Turn | None:
+    """None where the request is one like any other."""
+    if facts.conversation is None:
+        return None
+    mode = rules.mode_of(facts.model)
+    if mode is Mode.OFF:
+        return None
+    identity = identify(facts.conversation, book)
+    if identity is None:
+        return None
+    # The first words alone do not tell one conversation from another.
+    is_anyones = identity.is_first and identity.label_key is None
+    known = None if is_anyones else book.get(identity.conversation_id)
+    is_kept = mode is Mode.CONSERVE or rules.pinning is Pinning.LOAD
+    return Turn(identity=identity, known=known, mode=mode, is_kept=is_kept)
