@@ -51,8 +51,10 @@ def turn_of(facts: RequestFacts, rules: ConversationRules, book: ConversationBoo
     identity = identify(facts.conversation, book)
     if identity is None:
         return None
+    is_kept = mode is Mode.CONSERVE or rules.pinning is Pinning.LOAD
+    if not is_kept and identity.label_key is None:
+        return None  # nobody would know it again
     # The first words alone do not tell one conversation from another.
     is_anyones = identity.is_first and identity.label_key is None
     known = None if is_anyones else book.get(identity.conversation_id)
-    is_kept = mode is Mode.CONSERVE or rules.pinning is Pinning.LOAD
     return Turn(identity=identity, known=known, mode=mode, is_kept=is_kept)

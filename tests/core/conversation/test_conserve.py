@@ -285,6 +285,11 @@ class TestAffinity:
         assert [each.turn for each in turns] == [TurnKind.FIRST, *[TurnKind.NEXT] * 3]
         assert not len(of.conversations.book)
 
+    def test_by_hash_a_conversation_without_a_name_is_a_request_like_any_other(self) -> None:
+        of = router(D0, D1, policy=Policy(path=AlwaysLocal()))
+        decision = serve(of, facts(tokens=1000, conversation=ConversationFacts(turns=(5, 6))))
+        assert (decision.turn, decision.conversation, decision.pinned) == (None, None, False)
+
     def test_a_plain_client_that_resends_its_history_is_recognised(self) -> None:
         rules = ConversationRules(mode=Mode.AFFINITY, pinning=Pinning.LOAD)
         of = router(D0, D1, policy=Policy(path=AlwaysLocal(), conversation=rules))
