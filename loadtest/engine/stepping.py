@@ -121,6 +121,9 @@ class Stepper:
         if begun < stretch.steps:
             stretch.cut(begun)
             self._look(stretch)
+            # They were for after the step planned ahead, which does not come: its plan is made anew, without them.
+            self._after_plan[:0] = self._before_plan
+            self._before_plan.clear()
         if begun == stretch.settled:
             self._end(stretch)
 

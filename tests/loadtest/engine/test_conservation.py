@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from loadtest.engine.kv_cache import Segment
@@ -200,6 +200,13 @@ def test_hearing_first_tokens_only_changes_nothing(limits: dict[str, float], act
 
 @settings(max_examples=150, deadline=None)
 @given(limits=LIMITS, actions=st.lists(ACTION, max_size=30))
+@example(
+    limits={"total_blocks": 4, "max_batched_tokens": 5, "max_running": 2, "plans_ahead": True},
+    actions=[
+        *({"prompt": 1, "output": output, "text": 0, "holds_kv": False, "remote_share": 0.0} for output in (2, 1, 1)),
+        ("cancel", 0),
+    ],
+)
 def test_jumping_over_steps_changes_nothing(limits: dict[str, float], actions: list[dict | tuple]) -> None:
     # Transfers and leases end between steps, so that no change falls on a step's very end: a jump may put it first.
     limits = limits | {
