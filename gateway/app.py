@@ -47,7 +47,7 @@ from gateway.telemetry.request import RequestTelemetry
 from gateway.telemetry.router_state import RouterState
 from gateway.telemetry.state import Readers
 from gateway.upstream.budget import RetryBudget
-from gateway.upstream.calling import CallingCore
+from gateway.upstream.calling import CallingCore, ReleasingCore
 from gateway.upstream.exchange import Limits
 from gateway.upstream.pool import UpstreamPool
 from gateway.upstream.pool_state import PoolState
@@ -143,7 +143,7 @@ async def open_gateway(
         )
 
 
-def _core(router: Router, instance: str, settings: Settings, stack: AsyncExitStack) -> Core:
+def _core(router: Router, instance: str, settings: Settings, stack: AsyncExitStack) -> ReleasingCore:
     if settings.telemetry.journal is None:
         return router
     journal = stack.enter_context(JournalWriter(settings.telemetry.journal))

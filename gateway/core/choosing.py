@@ -121,15 +121,15 @@ class Surroundings:
             decode_ejected=decode_ejected,
         )
 
-    def outlook(self, ask: Ask, path: Path, prefill: WorkerView | None, decode: WorkerView) -> Outlook | None:
+    def outlook(self, ask: Ask, path: Path, prefill: Pick | None, decode: Pick) -> Outlook | None:
         """What is expected of a route that was not chosen by what is expected of it."""
         forecast, isl, osl = self.forecast, ask.estimate.isl_tokens, ask.estimate.osl_tokens
         if forecast is None or prefill is decode:
             return None
-        batch = forecast.decode(decode, isl, osl)
+        batch = forecast.decode(decode.view, isl, osl)
         if path is Path.LOCAL or prefill is None:
             return forecast.local(batch, isl, ask.now_s)
-        return forecast.remote(batch, forecast.prefill_leg(prefill, isl, ask.now_s), isl, osl, ask.now_s)
+        return forecast.remote(batch, forecast.prefill_leg(prefill.view, isl, ask.now_s), isl, osl, ask.now_s)
 
 
 def features_of(estimate: Estimate, prefill: Pick | None, decode: Pick) -> Features:

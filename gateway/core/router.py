@@ -172,7 +172,7 @@ class Router:
             and turn.mode is Mode.CONSERVE
             and not turn.is_at_home
             and ask.attempt == 1
-            and self.waiting.length(ask.facts.model) > 0
+            and self.waiting.first(ask.facts.model) is not None
         )
 
     def adopt(self, policy: Policy) -> None:

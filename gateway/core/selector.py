@@ -61,9 +61,7 @@ class Selector:
         prefill = self._pick_prefill(ask, hits, decode)
         features = features_of(ask.estimate, prefill, decode)
         choice = self._choose_path(ask, features, prefill, decode, rng)
-        outlook = choice.outlook or self._around.outlook(
-            ask, choice.path, None if prefill is None else prefill.view, decode.view
-        )
+        outlook = choice.outlook or self._around.outlook(ask, choice.path, prefill, decode)
         return Chosen(features=features, choice=choice, outlook=outlook, prefill=prefill, decode=decode)
 
     def _choose_jointly(self, ask: Ask, hits: dict[WorkerId, int]) -> Chosen | None:

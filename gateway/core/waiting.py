@@ -42,11 +42,6 @@ class WaitingRoom:
     def __len__(self) -> int:
         return len(self._open)
 
-    def length(self, model: str) -> int:
-        """How many wait for a model, those who have given up in their places included."""
-        queue = self._queues.get(model)
-        return len(queue) if queue else 0
-
     def enter(self, facts: RequestFacts, now_s: float) -> Ticket:
         """The last one in its queue."""
         self._tickets += 1

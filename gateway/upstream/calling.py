@@ -5,6 +5,7 @@ core that made room; one that leaves before is never called.
 """
 
 from collections.abc import Callable
+from typing import Protocol
 
 from gateway.core.events import Event
 from gateway.core.policy import Policy
@@ -15,10 +16,17 @@ from gateway.upstream.services import Core
 Call = Callable[[Decision | Refusal], None]
 
 
+class ReleasingCore(Core, Protocol):
+    """A core that says when somebody need not wait any longer."""
+
+    def release(self, now_s: float) -> list[tuple[Ticket, Decision | Refusal]]:
+        """Route those that waited and need not any longer."""
+
+
 class CallingCore:
     """Passes every call to a core, and calls those for whom there is room then."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: ReleasingCore) -> None:
         self._core = core
         self._waiting: dict[Ticket, Call] = {}
         self._is_calling = False
@@ -48,10 +56,29 @@ class CallingCore:
         if self._waiting.pop(ticket, None) is not None:
             self._core.give_up(ticket)
 
-    def release(self, now_s: float) -> list[tuple[Ticket, Decision | Refusal]]:
-        """Call those that need not wait any longer; they are nobody else's business."""
+    def adopt(self, policy: Policy) -> None:
+        """Decide by another policy from now on."""
+        self._core.adopt(policy)
+
+    def abort(self, decision_id: DecisionId, now_s: float, *, blame: WorkerId | None = None) -> None:
+        """End a decision of which the client has seen nothing."""
+        self._core.abort(decision_id, now_s, blame=blame)
+        self._release(now_s)
+
+    def observe(self, event: Event) -> None:
+        """Take note of a fact."""
+        self._core.observe(event)
+        self._release(event.at_s)
+
+    def tick(self, now_s: float) -> None:
+        """Let time pass."""
+        self._core.tick(now_s)
+        self._release(now_s)
+
+    def _release(self, now_s: float) -> None:
+        """Call those that need not wait any longer."""
         if not self._waiting or self._is_calling:
-            return []
+            return
         self._is_calling = True
         try:
             # What a call does may make room for the next one.
@@ -60,23 +87,3 @@ class CallingCore:
                     self._waiting.pop(ticket)(routed)
         finally:
             self._is_calling = False
-        return []
-
-    def adopt(self, policy: Policy) -> None:
-        """Decide by another policy from now on."""
-        self._core.adopt(policy)
-
-    def abort(self, decision_id: DecisionId, now_s: float, *, blame: WorkerId | None = None) -> None:
-        """End a decision of which the client has seen nothing."""
-        self._core.abort(decision_id, now_s, blame=blame)
-        self.release(now_s)
-
-    def observe(self, event: Event) -> None:
-        """Take note of a fact."""
-        self._core.observe(event)
-        self.release(event.at_s)
-
-    def tick(self, now_s: float) -> None:
-        """Let time pass."""
-        self._core.tick(now_s)
-        self.release(now_s)

@@ -32,9 +32,6 @@ class Core(Protocol):
     ) -> Decision | Refusal | Wait:
         """Route one request and reserve what it needs."""
 
-    def release(self, now_s: float) -> list[tuple[Ticket, Decision | Refusal]]:
-        """Route those that waited and need not any longer."""
-
     def give_up(self, ticket: Ticket) -> None:
         """Whoever waits with this ticket has left."""
 

@@ -8,7 +8,7 @@ count from then.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
@@ -20,7 +20,7 @@ from loadtest.client.options import LoadOptions
 from loadtest.client.records import Record
 from loadtest.traces.prompts import PromptBuilder
 from loadtest.traces.types import TraceRequest
-from loadtest.traces.workload import Arrival, Driver, Workload
+from loadtest.traces.workload import Driver, OpenLoop, Workload
 
 Clock = Callable[[], float]
 Sleep = Callable[[float], Awaitable[object]]
@@ -124,28 +124,18 @@ async def run_load(
     When `stop` is set or `max_duration_s` is over, nothing more is sent and what is under way is cancelled;
     the records so far are returned all the same.
     """
-    driver = load.driver() if isinstance(load, Workload) else _Listed(load)
-    run = _Run(options, driver, on_progress, clock, sleep)
+    driver: Driver | OpenLoop
+    if isinstance(load, Workload):
+        driver = load.driver()
+        total = len(driver.requests)
+    else:
+        driver, total = OpenLoop(load), len(load)
+    run = _Run(options, driver, total, on_progress, clock, sleep)
     try:
         await _until_stopped(run.replay(), stop or asyncio.Event(), options.max_duration_s)
     finally:
         run.client.close()
     return [attempt.record() for attempt in run.attempts]
-
-
-class _Listed:
-    """Requests that nothing follows, as they are: a `Driver` would order and number them."""
-
-    def __init__(self, requests: Sequence[TraceRequest]) -> None:
-        self.requests = requests
-
-    def first_arrivals(self) -> Iterator[Arrival]:
-        """All of them."""
-        return ((request.arrival_s, request) for request in self.requests)
-
-    def answered(self, request: TraceRequest, at_s: float) -> tuple[Arrival, ...]:  # noqa: ARG002 (a driver's)
-        """Nothing."""
-        return ()
 
 
 class _Run:
@@ -154,7 +144,8 @@ class _Run:
     def __init__(
         self,
         options: LoadOptions,
-        driver: Driver | _Listed,
+        driver: Driver | OpenLoop,
+        total: int,
         on_progress: Callable[[Progress], object] | None,
         clock: Clock,
         sleep: Sleep,
@@ -165,7 +156,7 @@ class _Run:
         self._target = _target(options)
         self._prompts = PromptBuilder(options.seed)
         self._driver = driver
-        self._progress = Progress(total=len(driver.requests), sent=0, done=0, failed=0)
+        self._progress = Progress(total=total, sent=0, done=0, failed=0)
         self._on_progress = on_progress
         self._clock = clock
         self._sleep = sleep

@@ -62,7 +62,7 @@ def attend(study: Study) -> School:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """One condition at home, and who meets it; the first arm is the rule."""
+    """One condition, and who meets it; the first arm is the rule."""
 
     group: str
     condition: str
@@ -121,19 +121,24 @@ def by_error(school: School) -> Iterator[Question]:
 
 def answer(school: School, question: Question) -> list[Finding]:
     """What every arm does under one condition."""
-    return list(
-        _judged(
-            school,
-            question.arms,
-            question.group,
-            question.condition,
-            conditions=question.conditions,
-            scale=question.scale,
+    conditions = question.conditions
+    study = school.study if conditions is None else replace(school.study, conditions=conditions)
+    judged = bench_of(study, school.scale if question.scale is None else question.scale).judge(question.arms)
+    rule = judged[question.arms[0].name]
+    return [
+        Finding(
+            group=question.group,
+            condition=question.condition,
+            arm=arm.name,
+            figures={metric: own.interval(metric) for metric in METRICS},
+            beside_rule={} if own is rule else {metric: own.beside(rule, metric) for metric in METRICS},
         )
-    )
+        for arm in question.arms
+        for own in (judged[arm.name],)
+    ]
 
 
-def elsewhere(school: School, place: Place, effort: Effort) -> Iterator[Finding]:
+def elsewhere(school: School, place: Place, effort: Effort) -> list[Finding]:
     """What was learned at home, at another place's load of 100 %, beside the rule that is tuned there.
 
     Args:
@@ -151,8 +156,8 @@ def elsewhere(school: School, place: Place, effort: Effort) -> Iterator[Finding]
     moved = [
         replace(arm, costs=costs) if isinstance(arm.path, PricedPolicy | JointPolicy) else arm for arm in school.learned
     ]
-    there = replace(school, study=study)
-    yield from _judged(there, [rule, *moved], "learned at home, judged elsewhere", place.label, scale=scale)
+    there = Question(group="learned at home, judged elsewhere", condition=place.label, arms=[rule, *moved], scale=scale)
+    return answer(replace(school, study=study), there)
 
 
 def neighbours(home: Place = HOME) -> list[Place]:
@@ -173,29 +178,6 @@ def neighbours(home: Place = HOME) -> list[Place]:
 def everywhere_else(home: Place = HOME) -> list[Place]:
     """All places but home."""
     return [place for place in all_places() if place != home]
-
-
-def _judged(
-    school: School,
-    arms: Sequence[Arm],
-    group: str,
-    condition: str,
-    *,
-    conditions: Conditions | None = None,
-    scale: float | None = None,
-) -> Iterator[Finding]:
-    study = school.study if conditions is None else replace(school.study, conditions=conditions)
-    judged = bench_of(study, school.scale if scale is None else scale).judge(arms)
-    rule = judged[arms[0].name]
-    for arm in arms:
-        own = judged[arm.name]
-        yield Finding(
-            group=group,
-            condition=condition,
-            arm=arm.name,
-            figures={metric: own.interval(metric) for metric in METRICS},
-            beside_rule={} if own is rule else {metric: own.beside(rule, metric) for metric in METRICS},
-        )
 
 
 def _factors() -> list[tuple[float, float]]:

@@ -136,7 +136,7 @@ def _live(preset: Preset, effort: LiveEffort, data: Path | None, out: Path | Non
 
 def _abroad(school: School, place: Place, effort: Effort) -> tuple[list[Finding], list[Skipped]]:
     try:
-        return list(elsewhere(school, place, effort)), []
+        return elsewhere(school, place, effort), []
     except NoSaturationError as error:
         return [], [Skipped(place=place.label, why=str(error))]
 

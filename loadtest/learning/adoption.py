@@ -4,12 +4,13 @@ The rule of this module: a gain in one figure is no leave for a loss in another.
 """
 
 from collections.abc import Sequence
+from dataclasses import fields
 
-from policy_store.learn.prices import Score, Tried
+from policy_store.learn.prices import Score, Tails, Tried
 
 ALLOWED_LOSS = 0.01
 """Of a latency as a share of the rule's; of attainment in points."""
-LATENCIES = ("ttft_p90_s", "tpot_p90_s", "ttft_p50_s", "tpot_p50_s")
+LATENCIES = tuple(field.name for field in fields(Tails))
 
 
 def spares(score: Score, rule: Score) -> bool:

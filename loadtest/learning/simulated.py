@@ -4,7 +4,7 @@ The rule of this module: the learner sees what a gateway's decision log would sh
 nothing of the engines. Equal traffic, policies and seeds give equal rows.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from random import Random
@@ -28,7 +28,7 @@ from loadtest.simulator.flight import Flight
 from loadtest.simulator.host import ScrapePlan, Simulation
 from loadtest.simulator.lengths import Lengths
 from loadtest.traces.types import TraceRequest
-from loadtest.traces.workload import Workload
+from loadtest.traces.workload import OpenLoop, Workload
 from policy_store.learn.environment import ServedRow
 
 
@@ -103,7 +103,7 @@ class SimulatedEnvironment:
         self, fleet: SimulatedFleet, requests: Sequence[TraceRequest], *, seed: int, policy: Policy | None = None
     ) -> None:
         self._keeper = RowKeeper(fleet.dispatcher(policy or Policy(), requests, seed=seed))
-        self._load = _OpenLoop(laps(requests))
+        self._load = OpenLoop(laps(requests))
         self._times = (request.arrival_s for request in laps(requests))
         self._timed = 0
         self._simulation = Simulation(fleet.engines(), self._keeper, self._load, scrape=fleet.scrape)
@@ -198,19 +198,6 @@ class Witness:
         """What the policy chooses."""
         self.question = question
         return self._path.choose(question, rng)
-
-
-class _OpenLoop:
-    """Arrivals that no answer changes."""
-
-    def __init__(self, requests: Iterator[TraceRequest]) -> None:
-        self._requests = requests
-
-    def first_arrivals(self) -> Iterable[tuple[float, TraceRequest]]:
-        return ((request.arrival_s, request) for request in self._requests)
-
-    def answered(self, request: TraceRequest, at_s: float) -> Iterable[tuple[float, TraceRequest]]:  # noqa: ARG002
-        return ()
 
 
 def _row(flight: Flight, decision: Decision, order: int, question: PathQuestion | None, now_s: float) -> ServedRow:

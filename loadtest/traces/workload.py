@@ -5,7 +5,7 @@ runs it says when a request was answered and is told what follows from that. Req
 an answer costs one look-up.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from loadtest.traces.sessions import DEFAULT_SERVICE, Service, Session, Step, steps
@@ -92,6 +92,25 @@ class Driver:
             return due_s, self.requests[index]
         self._joins[index] = (missing - 1, due_s)
         return None
+
+
+class OpenLoop:
+    """Requests as they are, of which none waits for an answer: a `Driver` would order and number them.
+
+    Args:
+        requests: in order of arrival; there need be no end to them.
+    """
+
+    def __init__(self, requests: Iterable[TraceRequest]) -> None:
+        self._requests = requests
+
+    def first_arrivals(self) -> Iterator[Arrival]:
+        """All of them, in order of time."""
+        return ((request.arrival_s, request) for request in self._requests)
+
+    def answered(self, request: TraceRequest, at_s: float) -> tuple[Arrival, ...]:  # noqa: ARG002 (a driver's)
+        """Nothing follows."""
+        return ()
 
 
 def _laid_out(sessions: Sequence[Session], service: Service) -> list[Step]:

@@ -45,13 +45,7 @@ class Conserve:
             reason=Reason.CONVERSATION_GOES_ON,
             words=f"the conversation lives on {home.worker_id}; about {new_tokens} prompt tokens are new there",
         )
-        return Chosen(
-            features=features_of(ask.estimate, None, decode),
-            choice=choice,
-            outlook=self._around.outlook(ask, Path.LOCAL, None, home),
-            prefill=None,
-            decode=decode,
-        )
+        return self._chosen(ask, choice, None, decode)
 
     def _begin(self, ask: Ask, turn: Turn, hits: dict[WorkerId, int], views: Sequence[WorkerView]) -> Chosen | MustWait:
         promised = self._rules.promised_tokens(ask.estimate.isl_tokens)
@@ -69,10 +63,13 @@ class Conserve:
             reason=Reason.CONVERSATION_BEGINS,
             words=f"a conversation begins with {ask.estimate.isl_tokens} prompt tokens",
         )
+        return self._chosen(ask, choice, prefill, decode)
+
+    def _chosen(self, ask: Ask, choice: PathChoice, prefill: Pick | None, decode: Pick) -> Chosen:
         return Chosen(
             features=features_of(ask.estimate, prefill, decode),
             choice=choice,
-            outlook=self._around.outlook(ask, choice.path, None if prefill is None else prefill.view, home),
+            outlook=self._around.outlook(ask, choice.path, prefill, decode),
             prefill=prefill,
             decode=decode,
         )

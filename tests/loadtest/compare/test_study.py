@@ -93,7 +93,7 @@ def test_limits_are_measured_under_every_condition(study: Study) -> None:
         assert (rule.group, rule.condition) == (question.group, question.condition)
         assert not rule.beside_rule
         assert learned.beside_rule
-    abroad = list(elsewhere(school, replace(PLACE, slo=SLOS[PLACE.engine][1]), TINY))
+    abroad = elsewhere(school, replace(PLACE, slo=SLOS[PLACE.engine][1]), TINY)
     assert [one.arm for one in abroad] == ["dynamo-tuned", "joint"]
 
 
