@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 TRACE  ?=
 
-.PHONY: demo test check engines crowd validate bench lock clean
+.PHONY: demo test check engines crowd replicas validate bench bench-scale lock clean
 .DEFAULT_GOAL := demo
 
 $(STAMP): requirements.lock pyproject.toml
@@ -35,6 +35,10 @@ engines: $(STAMP)
 crowd: $(STAMP)
 	$(BIN)/python -m loadtest.crowd $(CROWD_ARGS)
 
+# Three gateways that share a Redis, 2,000 sessions; a gateway, Redis and a decode worker are killed. Five minutes; needs redis-server.
+replicas: $(STAMP)
+	$(BIN)/python -m loadtest.replicas $(REPLICAS_ARGS)
+
 # The simulator against Dynamo's replay, measured vLLM runs and public benchmarks; docs/validation.md says which files.
 DATA   ?= ../shared/data
 DYNAMO ?= $(HOME)/.cache/tidegate-rivals/venv/bin/python
@@ -44,6 +48,11 @@ validate: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m loadtest.bench
 	$(BIN)/python -m loadtest.bench_output_length
+	$(BIN)/python -m loadtest.bench_conversations
+
+# A thousand workers behind one gateway, ten and a hundred: about a quarter of an hour of one core; docs/guide/scale.md.
+bench-scale: $(STAMP)
+	$(BIN)/python -m loadtest.scale $(SCALE_ARGS)
 
 # Rewrites requirements.lock (everything) and requirements.runtime.lock (what the image needs) from pyproject.toml (the only target that needs uv).
 lock:

@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from random import Random
+from typing import TYPE_CHECKING
 
 import httpx
 import structlog
@@ -25,10 +26,11 @@ from gateway.api.dispatch import OPEN_PATHS, Dispatch
 from gateway.api.hot import HotRoutes
 from gateway.api.intake import Intake, SidecarMode
 from gateway.api.live import Live
+from gateway.api.responses import StoredResponses, Whereabouts
 from gateway.api.routes import Views, build_routes
 from gateway.core.policy import Policy
 from gateway.core.router import Router
-from gateway.core.types import Outcome, OutcomeKind, RequestId, SloTarget
+from gateway.core.types import Outcome, OutcomeKind, RequestId, SloTarget, WorkerId
 from gateway.fleet.allow import AllowList
 from gateway.fleet.members import members_of
 from gateway.fleet.monitor import FleetMonitor
@@ -52,6 +54,9 @@ from gateway.upstream.exchange import Limits
 from gateway.upstream.pool import UpstreamPool
 from gateway.upstream.pool_state import PoolState
 from gateway.upstream.services import Core, Services
+
+if TYPE_CHECKING:
+    from gateway.fleet.shared.joining import Joined, Joining
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +96,7 @@ async def open_gateway(
         transport: instead of the network, for probes and scrapes.
 
     Raises:
-        SettingsError: the policy cannot be built, a worker's URL is none, or the admin application would be open.
+        SettingsError: the policy cannot be built, a URL is none, or the admin application would be open.
         OSError: the journal file exists already, or cannot be made.
     """
     require_guarded_admin(settings)
@@ -101,7 +106,7 @@ async def open_gateway(
     name = instance or uuid.uuid4().hex[:8]
     router = Router(policy, rng=Random(settings.routing.seed), instance=name)  # noqa: S311 (not a secret)
     async with AsyncExitStack() as stack:
-        core = CallingCore(_core(router, name, settings, stack))
+        core, shared = await _core(settings, router, name, clock, stack)
         telemetry = _telemetry(settings, policy, stack)
         registry = _registry(core, router, clock, allow=allow, max_prefillers=settings.sidecar.max_prefillers)
         for member in members.values():
@@ -113,10 +118,12 @@ async def open_gateway(
         passed = partial(services.pending.check, router.health.is_down)
         await _watch(registry, core, settings, stack, clock=clock, transport=transport, passed=passed)
         state = RouterState(router, clock)
-        exposition = _exposition(telemetry, state, PoolState(pool, registry.origins), stack)
+        exposition = _exposition(telemetry, state, PoolState(pool, registry.origins), shared, stack)
         # Asked anew for every request, so that it follows the policy in force.
-        intake = Intake(live, sidecar=_sidecar(settings, registry), reader=partial(prompt_reader, router))
-        hot = HotRoutes(services, intake, max_body_bytes=settings.server.max_body_bytes)
+        sidecar, whereabouts = _sidecar(settings, registry), _whereabouts(router, live)
+        intake = Intake(live, sidecar=sidecar, reader=partial(prompt_reader, router), hides=whereabouts.is_hidden)
+        hot = _hot(settings, services, intake, shared)
+        stored = StoredResponses(services, intake, whereabouts, max_body_bytes=settings.server.max_body_bytes)
         reloader = Reloader(
             settings,
             policy,
@@ -128,11 +135,9 @@ async def open_gateway(
             live=live,
         )
         _follow(reloader, stack)
-        routes = Dispatch(hot, build_routes(_views(router, registry, live, exposition)))
+        routes = Dispatch(hot, stored, build_routes(_views(router, registry, live, exposition)))
         yield Gateway(
-            asgi=RequireKey(
-                routes, lambda: live.keyring, scope="data", open_paths=OPEN_PATHS, refused=_count_refused(telemetry)
-            ),
+            asgi=_guarded(routes, live, telemetry),
             admin=_admin(registry, state, telemetry.decisions, reloader, live),
             live=live,
             reloader=reloader,
@@ -143,7 +148,29 @@ async def open_gateway(
         )
 
 
-def _core(router: Router, instance: str, settings: Settings, stack: AsyncExitStack) -> ReleasingCore:
+def _joining(settings: Settings, clock: Callable[[], float]) -> "Joining | None":
+    if settings.shared.url is None:
+        return None
+    from gateway.fleet.shared.joining import Joining  # noqa: PLC0415 (the library costs most of a second)
+
+    return Joining(settings, clock=clock)
+
+
+async def _core(
+    settings: Settings, router: Router, instance: str, clock: Callable[[], float], stack: AsyncExitStack
+) -> tuple[CallingCore, "Joined | None"]:
+    """What the rest of the gateway calls, and what is shared with other replicas."""
+    joining = _joining(settings, clock)
+    recorded = _recorded(router, instance, settings, stack)
+    if joining is None:
+        return CallingCore(recorded), None
+    joined = joining.join(recorded, router)
+    stack.push_async_callback(joined.stop)
+    await joined.start()
+    return joined.core, joined
+
+
+def _recorded(router: Router, instance: str, settings: Settings, stack: AsyncExitStack) -> ReleasingCore:
     if settings.telemetry.journal is None:
         return router
     journal = stack.enter_context(JournalWriter(settings.telemetry.journal))
@@ -205,11 +232,20 @@ def _slos(policy: Policy) -> Iterable[SloTarget]:
     return (policy.slo.default, *policy.slo.classes)
 
 
-def _exposition(telemetry: RequestTelemetry, state: RouterState, pool: PoolState, stack: AsyncExitStack) -> Exposition:
+def _exposition(
+    telemetry: RequestTelemetry, state: RouterState, pool: PoolState, shared: "Joined | None", stack: AsyncExitStack
+) -> Exposition:
     lag = LoopLagSampler(asyncio.get_running_loop())
     lag.start()
     stack.callback(lag.stop)
-    readers = Readers(state=state, pool=pool, decision_log=telemetry.decisions, loop_lag=lag)
+    readers = Readers(
+        state=state,
+        pool=pool,
+        decision_log=telemetry.decisions,
+        loop_lag=lag,
+        shared=None if shared is None else lambda: shared.pins.stats,
+        loads=None if shared is None or shared.loads is None else shared.loads.stats,
+    )
     commit = os.environ.get("TIDEGATE_COMMIT", "unknown")
     return Exposition(telemetry.metrics, readers, version=__version__, commit=commit)
 
@@ -238,11 +274,33 @@ def _admin(registry: Registry, state: RouterState, decisions: DecisionLog, reloa
     return build_admin(parts)
 
 
+def _whereabouts(router: Router, live: Live) -> Whereabouts:
+    def decoders() -> list[WorkerId]:
+        found = [state.spec.worker_id for state in router.fleet if state.spec.role.decodes]
+        return sorted(found, key=router.health.is_down)
+
+    return Whereabouts(
+        home=router.conversations.response_home,
+        decoders=decoders,
+        has_tenants=lambda: live.keyring.tenants > 1,
+    )
+
+
 def _not_ready(router: Router) -> str | None:
     workers = [state.spec.worker_id for state in router.fleet if state.spec.role.decodes]
     if router.health.routable(workers, may_panic=True):
         return None
     return "no worker that can serve requests is up"
+
+
+def _hot(settings: Settings, services: Services, intake: Intake, shared: "Joined | None") -> HotRoutes:
+    before = None if shared is None else shared.sharing.before
+    return HotRoutes(services, intake, max_body_bytes=settings.server.max_body_bytes, before=before)
+
+
+def _guarded(routes: AsgiApp, live: Live, telemetry: RequestTelemetry) -> AsgiApp:
+    refused = _count_refused(telemetry)
+    return RequireKey(routes, lambda: live.keyring, scope="data", open_paths=OPEN_PATHS, refused=refused)
 
 
 def _sidecar(settings: Settings, registry: Registry) -> SidecarMode | None:

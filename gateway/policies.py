@@ -5,9 +5,10 @@ from is in its description, and building from that again needs no store.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gateway.core.conversation.rules import ConversationRules
+from gateway.core.engine_costs import EngineCosts, EnginePower
 from gateway.core.forecast import FleetCosts
 from gateway.core.health import HealthPolicy
 from gateway.core.output_length.carried import PromptReader
@@ -19,7 +20,13 @@ from gateway.core.policy import DEFAULT_DECODE_PLACEMENT, DEFAULT_PREFILL_PLACEM
 from gateway.core.router import Router
 from gateway.core.types import SloDefaults, SloTarget
 from gateway.settings import Settings, SettingsError, SloClassSettings
-from gateway.settings_routing import ConversationSettings, DynamoSettings, EngineFileSettings, RoutingSettings
+from gateway.settings_routing import (
+    ConversationSettings,
+    DynamoSettings,
+    EngineFileSettings,
+    PowerSettings,
+    RoutingSettings,
+)
 from policy_store.bundle import read_bundle
 from policy_store.costs.engine import EnginePriceError, read_engine_costs
 from policy_store.faults import BundleError, BundleFault, UnknownVersion
@@ -72,6 +79,11 @@ def build_policy(settings: Settings, chosen: ChosenPath | None = None) -> Policy
             slo_objective=settings.slo.objective,
             sample_max_age_s=settings.fleet.sample_max_age_s,
             index_blocks_per_worker=settings.routing.index_blocks_per_worker,
+            max_candidates=settings.routing.max_candidates,
+            load_sample=settings.routing.load_sample,
+            replicas=settings.routing.replicas,
+            replica=settings.routing.replica,
+            overflow_tokens=settings.routing.overflow_tokens,
         )
     except (EnginePriceError, PolicyError) as error:
         raise SettingsError(str(error)) from error
@@ -148,7 +160,14 @@ def _engine_costs(engines: EngineFileSettings) -> FleetCosts | None:
     prefill, decode = engines.prefill or engines.decode, engines.decode or engines.prefill
     if prefill is None or decode is None:
         return None
-    return FleetCosts(prefill=read_engine_costs(prefill), decode=read_engine_costs(decode))
+    return FleetCosts(
+        prefill=_powered(read_engine_costs(prefill), engines.prefill_power),
+        decode=_powered(read_engine_costs(decode), engines.decode_power),
+    )
+
+
+def _powered(costs: EngineCosts, power: PowerSettings | None) -> EngineCosts:
+    return costs if power is None else replace(costs, power=EnginePower(**power.model_dump()))
 
 
 def _dynamo(settings: DynamoSettings) -> DynamoRule:

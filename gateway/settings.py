@@ -82,6 +82,7 @@ class WorkerSettings(Section):
     max_batched_tokens: int | None = Field(
         None, ge=1, description="vLLM's max_num_batched_tokens, for Dynamo's load policies."
     )
+    caches_prefixes: bool = Field(True, description="False where the engine runs with --no-enable-prefix-caching.")
 
 
 class FleetSettings(Section):
@@ -171,6 +172,26 @@ class TelemetrySettings(Section):
     request_log: bool = Field(True, description="One log line a request.")
 
 
+class SharedSettings(Section):
+    """The Redis or Valkey server by which several gateways keep a conversation's turns together."""
+
+    url: SecretStr | None = Field(
+        None, description="redis://, rediss:// (TLS) or unix://; unset: each gateway remembers by itself."
+    )
+    prefix: str = Field("tidegate", pattern=r"^[^{}]+$", description="The same for all gateways of one fleet.")
+    cluster: bool = Field(False, description="The URL is that of a node of a Redis or Valkey Cluster.")
+    deadline_s: Seconds = Field(0.05, description="No request waits longer for an answer.")
+    retry_s: Seconds = Field(1.0, description="Between two tries to get back to a server that was lost.")
+    refresh_s: Seconds = Field(1.0, description="Between two reads of what all gateways have pinned.")
+    flush_s: Seconds = Field(0.05, description="How long news may wait for others to go with it.")
+    load_s: Seconds | None = Field(
+        0.05,
+        description="Between two times that gateways tell each other what they have in flight; null: they do not.",
+    )
+    batch_steps: int = Field(64, ge=1, description="Steps in one call; the server does nothing else meanwhile.")
+    max_queued: int = Field(10_000, ge=1, description="Conversations whose news wait at most; older ones are dropped.")
+
+
 class Settings(BaseSettings):
     """The whole tree."""
 
@@ -193,6 +214,7 @@ class Settings(BaseSettings):
     slo: SloSettings = SloSettings()
     upstream: UpstreamSettings = UpstreamSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
+    shared: SharedSettings = SharedSettings()
 
     @classmethod
     def settings_customise_sources(

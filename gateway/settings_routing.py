@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from gateway.core.candidates import LEAST
 from gateway.core.conversation.rules import Mode, Pinning
 from gateway.core.path.rules import DynamoMode
 from gateway.settings_base import Ratio, Seconds, Section
@@ -38,11 +39,27 @@ class LlmdSettings(Section):
     prompt_tokens: int = Field(0, ge=0, description="Remote only from so many prompt tokens.")
 
 
+class PowerSettings(Section):
+    """What all GPUs of one worker draw, in watts."""
+
+    idle_w: float = Field(ge=0, description="With the model loaded and nothing to do.")
+    decode_w: float = Field(gt=0, description="In steps that only decode.")
+    prefill_w: float = Field(gt=0, description="In the time that prompt tokens add to a step; the TDP, if not known.")
+
+    @model_validator(mode="after")
+    def _rises(self) -> Self:
+        if not self.idle_w <= self.decode_w <= self.prefill_w:
+            raise ValueError("power must rise from idle_w to decode_w and prefill_w")
+        return self
+
+
 class EngineFileSettings(Section):
     """What the workers' engines take, as `tidegate calibrate` writes it; one file alone stands for both pools."""
 
     prefill: FilePath | None = Field(None, description="Engine file of the prefill workers.")
     decode: FilePath | None = Field(None, description="Engine file of the decode workers.")
+    prefill_power: PowerSettings | None = Field(None, description="Of the prefill workers; unset: energy is not told.")
+    decode_power: PowerSettings | None = Field(None, description="Of the decode workers.")
 
 
 class ConversationSettings(Section):
@@ -61,11 +78,14 @@ class ConversationSettings(Section):
     headroom_ratio: float = Field(0.5, ge=0, description="Promised beyond a first prompt, as a share of it.")
     headroom_tokens: int = Field(512, ge=0, description="Promised beyond that.")
     idle_ttl_s: Seconds = Field(600.0, description="Without a turn for so long, a conversation has ended.")
-    tool_wait_s: float = Field(60.0, ge=0, description="For so long after a turn its KV is not given up.")
-    evict_after_s: float | None = Field(
-        2.0, ge=0, description="A new conversation waits so long before idle ones give way; null is a plain queue."
+    tool_wait_s: float = Field(60.0, ge=0, description="For so long after a turn, at most, it counts as alive.")
+    presumes_over: bool = Field(
+        True, description="Count a conversation as over that pauses longer than 95 % of pauses did of late."
     )
-    max_wait_s: float = Field(30.0, ge=0, description="After so long it is served, room or not.")
+    evict_after_s: float | None = Field(
+        0.0, ge=0, description="A new conversation waits so long before idle ones give way; null is a plain queue."
+    )
+    max_wait_s: float = Field(5.0, ge=0, description="After so long it is served, room or not.")
     local_below_tokens: int = Field(0, ge=0, description="Shorter first prompts are prefilled at home: no transfer.")
     rebalance_ratio: float | None = Field(
         None, gt=0, le=1, description="An idle conversation moves where its worker is so much fuller; null never."
@@ -96,6 +116,21 @@ class RoutingSettings(Section):
     decode_weights: dict[str, float] | None = Field(None, description="Scorer weights of the decode pool.")
     conversation: ConversationSettings = ConversationSettings()
     index_blocks_per_worker: int = Field(200_000, ge=1, description="Bound of the prefix index, per worker.")
+    max_candidates: int | None = Field(
+        64, ge=LEAST, description="A decision looks at so many workers of a pool at most; null: at all."
+    )
+    load_sample: int | None = Field(
+        None,
+        ge=1,
+        description="So many of them for their load alone; unset: what is left, or none beside its own part.",
+    )
+    replicas: int = Field(1, ge=1, description="Gateways that share the workers without telling each other.")
+    replica: int | None = Field(
+        None, ge=0, description="Which of them this one is, from 0: of every pool it prefers its own part."
+    )
+    overflow_tokens: int = Field(
+        40_000, ge=0, description="Prompt tokens waiting at each worker of its part, beyond which it looks at others."
+    )
     seed: int = Field(0, description="Seed of the router's generator.")
 
     @model_validator(mode="after")

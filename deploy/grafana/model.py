@@ -32,6 +32,7 @@ class Unit(StrEnum):
     REQUESTS_PER_S = "reqps"
     EVENTS_PER_S = "ops"
     TOKENS_PER_S = "si:tok/s"
+    WATTS = "watt"
 
 
 class Colour(StrEnum):

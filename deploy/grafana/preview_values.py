@@ -16,7 +16,7 @@ COLOURS = {"green": "#73bf69", "orange": "#ff9830", "red": "#f2495c", "blue": "#
 
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 _THOUSANDS = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
-_SUFFIXES = {"reqps": " req/s", "ops": " ops/s", "si:tok/s": "tok/s", "suffix: x": " x", "short": ""}
+_SUFFIXES = {"reqps": " req/s", "ops": " ops/s", "si:tok/s": "tok/s", "suffix: x": " x", "watt": " W", "short": ""}
 
 
 def text(value: float | None, unit: str) -> str:

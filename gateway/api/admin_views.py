@@ -33,6 +33,7 @@ class WorkerView(BaseModel):
     kv_block_tokens: int | None
     kv_total_blocks: int | None
     max_batched_tokens: int | None
+    caches_prefixes: bool
     state: str = Field(description="draining, else the breaker's state, or unknown.")
     breaker: HealthState | None = Field(description="Null until the models are known.")
     draining: bool
@@ -73,6 +74,7 @@ def _worker_view(registry: Registry, member: Member, states: Mapping[WorkerId, W
         kv_block_tokens=member.kv_block_tokens,
         kv_total_blocks=member.kv_total_blocks,
         max_batched_tokens=member.max_batched_tokens,
+        caches_prefixes=member.caches_prefixes,
         state=DRAINING if draining else (breaker or UNKNOWN),
         breaker=breaker,
         draining=draining,

@@ -45,6 +45,11 @@ class Keyring:
     def __bool__(self) -> bool:
         return bool(self._keys)
 
+    @property
+    def tenants(self) -> int:
+        """How many names there are on the data routes; 0 where everybody may call."""
+        return len({identity.name for _, identity in self._keys if "data" in identity.scopes})
+
     def authenticate(self, authorization: bytes | None, x_api_key: bytes | None) -> Identity | None:
         """The owner of the key in `Authorization: Bearer`, or else in `x-api-key`; None without a known one."""
         key = _bearer(authorization) or x_api_key
@@ -55,6 +60,12 @@ class Keyring:
             if hmac.compare_digest(known, digest):
                 found = identity
         return found
+
+
+def caller_of(scope: Scope) -> str:
+    """The name of whoever called, which stands for the tenant; empty where no keys are configured."""
+    identity: Identity | None = scope.get(IDENTITY)
+    return "" if identity is None else identity.name
 
 
 def new_key() -> str:

@@ -1,9 +1,10 @@
 """Which application answers a request.
 
-The rule of this module: the hot routes go to the raw handler, all else to FastAPI.
+The rule of this module: the hot routes and those of stored responses go to raw handlers, all else to FastAPI.
 """
 
 from gateway.api.asgi import AsgiApp, Receive, Scope, Send, send_json
+from gateway.api.responses import stored_route
 from gateway.api.routes import LIVENESS_PATHS, READINESS_PATHS
 from gateway.wire.dialects import ROUTES
 from gateway.wire.errors import method_not_allowed, response_headers
@@ -13,16 +14,24 @@ OPEN_PATHS = frozenset({*LIVENESS_PATHS, *READINESS_PATHS, "/metrics", "/version
 
 
 class Dispatch:
-    """The outermost ASGI application."""
+    """The outermost ASGI application.
 
-    def __init__(self, hot: AsgiApp, rest: AsgiApp) -> None:
+    Args:
+        hot: the routes of the engines.
+        stored: responses by their id.
+        rest: all else.
+    """
+
+    def __init__(self, hot: AsgiApp, stored: AsgiApp, rest: AsgiApp) -> None:
         self._hot = hot
+        self._stored = stored
         self._rest = rest
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on."""
         if scope["type"] != "http" or scope["path"] not in ROUTES:
-            await self._rest(scope, receive, send)
+            is_stored = scope["type"] == "http" and stored_route(scope["path"]) is not None
+            await (self._stored if is_stored else self._rest)(scope, receive, send)
         elif scope["method"] == "POST":
             await self._hot(scope, receive, send)
         else:

@@ -5,11 +5,13 @@ before FastAPI's middleware, which would cost more than the whole journey.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from gateway.api.asgi import ClientDisconnected, Headers, Message, Receive, Scope, Send, read_body, send_json
 from gateway.api.intake import Intake
 from gateway.api.request_id import request_id_of
-from gateway.core.types import Outcome, OutcomeKind, RequestId
+from gateway.core.types import Outcome, OutcomeKind, RequestFacts, RequestId
 from gateway.upstream.journey import CLIENT_CLOSED_REQUEST, Journey
 from gateway.upstream.services import ClientRequest, Services
 from gateway.wire.dialects import ROUTES
@@ -18,6 +20,22 @@ from gateway.wire.peeked import Peeked
 
 HIGH_WATER_BYTES = 64 * 1024
 """With more than this waiting for the client, the worker is read no further."""
+
+Before = Callable[[RequestFacts], Awaitable[object] | None]
+"""What to wait for before a request is routed; None for nothing."""
+
+
+class Traveller(Protocol):
+    """Whoever carries a request and writes to a sink."""
+
+    def client_gone(self) -> None:
+        """The client left, or has its answer."""
+
+    def pause(self) -> None:
+        """The client reads slower than the worker writes."""
+
+    def resume(self) -> None:
+        """The client has caught up."""
 
 
 class AsgiSink:
@@ -29,7 +47,7 @@ class AsgiSink:
         self._woken = asyncio.Event()
         self.closed = False
         """No message will come any more."""
-        self.journey: Journey | None = None
+        self.journey: Traveller | None = None
 
     def start(self, status: int, headers: Headers) -> None:
         """Queue the head."""
@@ -83,12 +101,16 @@ class HotRoutes:
         services: what a journey needs.
         intake: makes requests ready to be sent.
         max_body_bytes: larger bodies are refused with 413.
+        before: is asked about every request that can travel; None where nothing ever has to be waited for.
     """
 
-    def __init__(self, services: Services, intake: Intake, *, max_body_bytes: int) -> None:
+    def __init__(
+        self, services: Services, intake: Intake, *, max_body_bytes: int, before: Before | None = None
+    ) -> None:
         self._services = services
         self._intake = intake
         self._max_body_bytes = max_body_bytes
+        self._before = before
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -106,25 +128,32 @@ class HotRoutes:
             await send_json(send, taken.status, headers, ROUTES[scope["path"]].error_body(taken))
             return
         request, peeked = taken
+        if self._before is not None and (wanted := self._before(peeked.facts)) is not None:
+            await wanted
         await self._travel(request, peeked, receive, send)
 
     async def _travel(self, request: ClientRequest, peeked: Peeked, receive: Receive, send: Send) -> None:
         sink = AsgiSink()
         journey = sink.journey = Journey(self._services, request, peeked, sink)
         journey.begin()
-        watcher = asyncio.ensure_future(_watch_client(receive, journey, sink))
-        try:
-            await sink.pump(send)
-        finally:
-            watcher.cancel()
-            journey.client_gone()
+        await carry(journey, sink, receive, send)
 
     def _record(self, request_id: RequestId, kind: OutcomeKind, status: int, arrived_s: float) -> None:
         outcome = Outcome(kind=kind, status=status, duration_s=self._services.clock() - arrived_s)
         self._services.telemetry.finished(None, outcome, request_id=request_id, model=None)
 
 
-async def _watch_client(receive: Receive, journey: Journey, sink: AsgiSink) -> None:
+async def carry(journey: Traveller, sink: AsgiSink, receive: Receive, send: Send) -> None:
+    """Bring what a journey that has begun writes to the client, and tell it where that leaves."""
+    watcher = asyncio.ensure_future(_watch_client(receive, journey, sink))
+    try:
+        await sink.pump(send)
+    finally:
+        watcher.cancel()
+        journey.client_gone()
+
+
+async def _watch_client(receive: Receive, journey: Traveller, sink: AsgiSink) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
     journey.client_gone()

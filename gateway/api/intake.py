@@ -9,15 +9,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from gateway.api.asgi import Scope
-from gateway.api.auth import IDENTITY, Identity
+from gateway.api.auth import IDENTITY, caller_of
 from gateway.api.live import Live
 from gateway.core.output_length.carried import PromptReader
 from gateway.core.record import record
 from gateway.core.types import Endpoint, RequestId, WorkerId
 from gateway.upstream.services import ClientRequest, Headers
-from gateway.wire.conversation_names import ConversationReader
-from gateway.wire.dialects import ROUTES, Dialect
-from gateway.wire.errors import ApiError, bad_request
+from gateway.wire.conversation_names import NAMELESS, ConversationReader
+from gateway.wire.dialects import RESPONSES, ROUTES, Dialect
+from gateway.wire.errors import ApiError, bad_request, previous_response_not_found
 from gateway.wire.peeked import Peeked
 from gateway.wire.usage_edit import inject_usage
 
@@ -64,6 +64,7 @@ class Intake:
         live: the settings in force.
         sidecar: None where the gateway is no sidecar.
         reader: what reads prompts for the output-length model of the policy in force; None while it has none.
+        hides: whether a response, by its id and the hash of who asks, may be another tenant's.
     """
 
     def __init__(
@@ -72,10 +73,12 @@ class Intake:
         *,
         sidecar: SidecarMode | None = None,
         reader: Callable[[], PromptReader | None] = lambda: None,
+        hides: Callable[[str, int], bool] = lambda response_id, tenant: False,  # noqa: ARG005
     ) -> None:
         self._live = live
         self._sidecar = sidecar
         self._reader = reader
+        self._hides = hides
 
     def take(
         self, scope: Scope, body: bytes, request_id: RequestId, arrived_s: float
@@ -87,24 +90,41 @@ class Intake:
         if isinstance(named, ApiError):
             return named
         body, peeked = named
+        said = peeked.facts.conversation
+        if said is not None and said.response_id is not None and self._hides(said.response_id, said.tenant):
+            return previous_response_not_found(said.response_id)
         offered = self._offered(headers)
         if isinstance(offered, ApiError):
             return offered
         if offered is not None:
             peeked = replace(peeked, facts=replace(peeked.facts, prefill_from=offered))
         hide_usage = dialect.endpoint in CHUNKED_USAGE and peeked.stream and not peeked.include_usage
-        request = ClientRequest(
+        sent = inject_usage(body) if hide_usage else body
+        return self.relayed(scope, sent, request_id, arrived_s, dialect=dialect, hide_usage=hide_usage), peeked
+
+    def relayed(
+        self,
+        scope: Scope,
+        body: bytes,
+        request_id: RequestId,
+        arrived_s: float,
+        *,
+        method: bytes = b"POST",
+        dialect: Dialect = RESPONSES,
+        hide_usage: bool = False,
+    ) -> ClientRequest:
+        """A request as the workers will get it, with this body; without a dialect, one for a stored response."""
+        return ClientRequest(
             request_id=request_id,
-            method=b"POST",
+            method=method,
             target=_target(scope),
-            headers=self._forwarded(headers, has_own_key=IDENTITY in scope),
-            body=inject_usage(body) if hide_usage else body,
+            headers=self._forwarded(scope["headers"], has_own_key=IDENTITY in scope),
+            body=body,
             arrived_s=arrived_s,
             dialect=dialect,
             hide_usage=hide_usage,
             own_headers=self._own_headers(),
         )
-        return request, peeked
 
     def _with_model(
         self, dialect: Dialect, body: bytes, headers: Headers, request_id: RequestId, readers: _Readers
@@ -133,10 +153,11 @@ class Intake:
     def _readers_for(self, scope: Scope) -> _Readers:
         """The readers for this sender; the name of the API key stands for the tenant."""
         reader, names = self._reader(), self._live.conversation_names
-        identity: Identity | None = scope.get(IDENTITY)
-        tenant = "" if identity is None else identity.name
+        tenant = caller_of(scope)
+        if names is None and ROUTES[scope["path"]] is RESPONSES:
+            names = NAMELESS
         return _Readers(
-            lengths=reader if reader is None or identity is None else replace(reader, tenant=tenant),
+            lengths=reader if reader is None or IDENTITY not in scope else replace(reader, tenant=tenant),
             conversation=None if names is None else ConversationReader(names=names, tenant=tenant),
         )
 

@@ -1,8 +1,9 @@
 """What a route is chosen from, and what a choice is before it is a decision.
 
-The rule of this module: it only reads. Pools, views and hits are looked up here, the same way for whoever chooses.
+The rule of this module: it only reads. Views and outlooks are made here, the same way for whoever chooses.
 """
 
+from gateway.core.candidates import Bounds
 from gateway.core.conversation.turn import Turn
 from gateway.core.features import Estimate
 from gateway.core.fleet_state import FleetState
@@ -20,7 +21,6 @@ from gateway.core.types import (
     Path,
     PathChoice,
     RequestFacts,
-    Role,
     WorkerId,
     WorkerView,
 )
@@ -39,6 +39,10 @@ class Ask:
     """Of which conversation it is a turn; None for a request like any other."""
     waited_s: float = 0.0
     """For room, since it was first asked."""
+    kept_on: WorkerId | None = None
+    """The worker that keeps the response which it goes on from; None where it goes on from none that is known."""
+    draw: int = 0
+    """64 bits of chance, of this decision alone: another one's, and another replica's, are others."""
 
 
 @record
@@ -78,31 +82,14 @@ class Surroundings:
         self.fleet = fleet
         self.health = health
         self.forecast = forecast
-        self._prefix = prefix
-        self._pools = Pools(fleet, health)
-
-    def decode_pool(self, ask: Ask) -> list[WorkerId]:
-        """Workers that may serve it to its end; whoever gets the list only reads it."""
-        return self._pools.routable(ask.facts.model, Role.DECODE, exclude=ask.exclude)
-
-    def prefill_pool(self, ask: Ask, *, but: WorkerId | None = None) -> list[WorkerId]:
-        """Workers that may prefill it, without one of them."""
-        exclude = ask.exclude if but is None else ask.exclude | {but}
-        return self._pools.routable(ask.facts.model, Role.PREFILL, exclude=exclude, offered=ask.facts.prefill_from)
+        self.prefix = prefix
+        self.pools = Pools(fleet, health)
+        most = policy.max_candidates
+        self.bounds = None if most is None else Bounds(most=most, sample=policy.load_sample)
 
     def is_plain(self, worker_id: WorkerId) -> bool:
         """Whether both paths lead there as usual: it does not split by itself, and is not asked for want of better."""
         return not self.fleet[worker_id].spec.splits and self.health.is_well(worker_id)
-
-    def hit_tokens(self, ask: Ask) -> dict[WorkerId, int]:
-        """Leading prompt tokens that each worker is thought to hold; those with none are left out."""
-        chains = ask.facts.block_chains
-        blocks = self._prefix.hit_blocks(chains[0]) if chains else {}
-        for chain in chains[1:]:
-            for worker_id, count in self._prefix.hit_blocks(chain).items():
-                blocks[worker_id] = blocks.get(worker_id, 0) + count
-        tokens = {count: ask.estimate.hit_tokens(count) for count in set(blocks.values())}
-        return {worker_id: tokens[count] for worker_id, count in blocks.items()}
 
     def views(self, pool: list[WorkerId], hits: dict[WorkerId, int], now_s: float) -> list[WorkerView]:
         """The pool's workers, each with what it holds of the prompt."""

@@ -12,6 +12,25 @@ MOST_CHUNKS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EnginePower:
+    """What a worker's GPUs draw together, in watts, as a model has it.
+
+    Raises:
+        ValueError: these do not rise from idle to decoding and prefill.
+    """
+
+    idle_w: float
+    decode_w: float
+    """In a step without prompt tokens."""
+    prefill_w: float
+    """In the time that prompt tokens add to a step."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.idle_w <= self.decode_w <= self.prefill_w:
+            raise ValueError("power must not be negative, and must rise from idle to decode and prefill")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCosts:
     """One pool's engine: what its steps cost, and the limits that decide how many steps there are."""
 
@@ -24,6 +43,8 @@ class EngineCosts:
     transfer_latency_s: float = 0.0
     transfer_token_s: float = 0.0
     """Per token whose KV is fetched from another worker."""
+    power: EnginePower | None = None
+    """None: energy is not accounted for."""
 
     def __post_init__(self) -> None:
         if self.max_batched_tokens < 1:
@@ -51,6 +72,21 @@ class EngineCosts:
             if done >= new_tokens:
                 return seconds
         return seconds * (new_tokens / done)
+
+    def prefill_j(self, prefill_s: float, due_s: float) -> float:
+        """Joules beyond idling that a prefill takes; 0 where the power is not known.
+
+        Args:
+            prefill_s: of its steps.
+            due_s: what those would have taken without it; 0 where the worker had nothing to do.
+        """
+        power = self.power
+        if power is None:
+            return 0.0
+        # A step reads the weights for whatever is in it: as much as for a single token.
+        alone_s = 0.0 if due_s else min(prefill_s, self.decode_step_s(1, 1))
+        added_s = max(0.0, prefill_s - max(due_s, alone_s))
+        return alone_s * (power.decode_w - power.idle_w) + added_s * (power.prefill_w - power.idle_w)
 
     def decode_step_s(self, sequences: int, context_tokens: int) -> float:
         """Seconds of one step in which all of a batch adds a token; zero for an empty batch."""

@@ -5,7 +5,9 @@ clock. Events of one request name its decision; an event about an unknown decisi
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from gateway.core.conversation.identity import ConversationId
 from gateway.core.record import record
 from gateway.core.types import DecisionId, Outcome, WorkerId, WorkerSample, WorkerSpec
 
@@ -99,6 +101,68 @@ class Finished:
     """The worker whose fault the end was, where it was a worker's fault."""
 
 
+@record
+class ConversationTold:
+    """Another replica knows where a conversation lives, or all of them have agreed on where it shall."""
+
+    at_s: float
+    conversation_id: ConversationId
+    """As this replica has it."""
+    label_key: int | None
+    """The hash of its name; None where it has none."""
+    end: int | None
+    """Of its history, where it has no name."""
+    worker_id: WorkerId
+    kv_tokens: int
+    """What it holds there; 0 where it shall only begin there."""
+    turns: int
+    paused_since_s: float | None = None
+    """When a turn of it was last under way, at whichever replica; None where nobody said."""
+
+
+@record
+class ConversationClosed:
+    """Another replica has seen a conversation end, or has gone on with it under another key."""
+
+    at_s: float
+    conversation_id: ConversationId
+
+
+@record
+class KvPinned:
+    """What conversations hold at each worker, over all replicas."""
+
+    at_s: float
+    until_s: float
+    """No longer is it believed."""
+    tokens: tuple[tuple[WorkerId, int], ...]
+    """Of each worker that has any."""
+
+
+class WorkerLoad(NamedTuple):
+    """What requests in flight take from one worker: a `Tally` of the ledger, with its worker."""
+
+    worker_id: WorkerId
+    requests: int = 0
+    prefill_tokens: int = 0
+    kv_tokens: int = 0
+    awaited_requests: int = 0
+    awaited_kv_tokens: int = 0
+
+
+@record
+class LoadsElsewhere:
+    """What all other replicas together have in flight at workers, a moment ago."""
+
+    at_s: float
+    until_s: float
+    """No longer is it believed, nor what was told before."""
+    loads: tuple[WorkerLoad, ...]
+    """Of each worker where it has changed; zeros where nothing is left."""
+    is_whole: bool = False
+    """Of the workers that are not named nobody has anything; otherwise, what was told of them before."""
+
+
 Event = (
     WorkerUp
     | WorkerDown
@@ -110,4 +174,8 @@ Event = (
     | PrefillLost
     | FirstToken
     | Finished
+    | ConversationTold
+    | ConversationClosed
+    | KvPinned
+    | LoadsElsewhere
 )

@@ -2,14 +2,18 @@
 
 The rule of this module: a view blends the gateway's own ledger with the last fresh sample and never trusts either
 alone. A sample is as old as its scrape, so what the ledger gained or lost since then is added to it (field report
-54); a stale sample is ignored (52); a missing one is not zero (51).
+54); a stale sample is ignored (52); a missing one is not zero (51). Where the other replicas tell what they have in
+flight, that and the own ledger stand instead of the sample's count, which has both in it and is older.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from gateway.core.events import LoadsElsewhere
 from gateway.core.ledger import Ledger, Tally
+from gateway.core.loads_elsewhere import OtherLoads
 from gateway.core.types import WorkerId, WorkerSample, WorkerSpec, WorkerView
 
 
@@ -24,6 +28,8 @@ class WorkerState:
     """As last built, with no hit; None where something that it was built from has changed."""
     rests_on: WorkerSample | None = None
     """The sample that `view` was built from."""
+    view_end_s: float = math.inf
+    """When that sample is too old."""
     kv_block_tokens: int | None = None
     """Tokens per KV block, as configured or as scraped."""
     kv_capacity_tokens: int | None = None
@@ -49,8 +55,10 @@ class FleetState:
         self._ledger = ledger
         self.sample_max_age_s = sample_max_age_s
         self._states: dict[WorkerId, WorkerState] = {}
-        self._views_end_s = math.inf
-        """When the first sample that a view rests on is too old."""
+        self._models: Counter[str] = Counter()
+        self.elsewhere = OtherLoads()
+        self._hears = False
+        """The views rest on what the other replicas tell."""
         self.version = 0
         """Grows when a worker joins, changes or leaves."""
 
@@ -71,6 +79,9 @@ class FleetState:
         state = self._states.get(spec.worker_id)
         if state is None:
             state = self._states[spec.worker_id] = WorkerState(spec)
+        else:
+            self._models.subtract(set(state.spec.models))
+        self._models.update(set(spec.models))
         state.spec = spec
         state.measure()
         state.view = None
@@ -79,7 +90,11 @@ class FleetState:
 
     def remove(self, worker_id: WorkerId) -> None:
         """Forget a worker."""
-        self._states.pop(worker_id, None)
+        state = self._states.pop(worker_id, None)
+        if state is not None:
+            self._models.subtract(set(state.spec.models))
+            self._models = +self._models
+        self.elsewhere.forget(worker_id)
         self.version += 1
 
     def sampled(self, worker_id: WorkerId, sample: WorkerSample) -> bool:
@@ -93,6 +108,7 @@ class FleetState:
         if same and before is state.rests_on and tally == state.tally_at_sample:
             # An idle worker says the same every time.
             state.rests_on = sample
+            state.view_end_s = sample.at_s + self.sample_max_age_s
             return False
         state.view = None
         state.tally_at_sample = tally.copy()
@@ -105,45 +121,71 @@ class FleetState:
     def use_samples_for(self, max_age_s: float) -> None:
         """Change the age up to which a sample is used."""
         self.sample_max_age_s = max_age_s
-        for state in self._states.values():
-            state.view = None
+        self._drop_all_views()
+
+    def heard(self, event: LoadsElsewhere) -> None:
+        """The other replicas have told what they have in flight."""
+        self._drop_views(self.elsewhere.told(event))
 
     def serves(self, model: str) -> bool:
         """Whether any worker, well or not, serves the model."""
-        return any(model in state.spec.models for state in self._states.values())
+        return self._models[model] > 0
+
+    def least_backlog_tokens(self, worker_ids: Iterable[WorkerId]) -> int:
+        """Prompt tokens that the least busy of these workers has yet to compute, as far as that is known exactly.
+
+        Which is of what was sent from here, and of what the others told of late.
+        """
+        own = self._ledger.tally
+        if self._hears:
+            other = self.elsewhere.tally
+            return min((own(one).prefill_tokens + other(one).prefill_tokens for one in worker_ids), default=0)
+        return min((own(one).prefill_tokens for one in worker_ids), default=0)
 
     def views(self, worker_ids: Iterable[WorkerId], now_s: float) -> list[WorkerView]:
         """The workers as decisions at `now_s` see them, whatever they hold of a prompt."""
         states = self._states
-        self._drop_stale_views(now_s)
-        return [states[worker_id].view or self._look(states[worker_id], now_s) for worker_id in worker_ids]
+        if self.elsewhere.is_believed(now_s) != self._hears:
+            self._hears = not self._hears
+            self._drop_all_views()
+        self._drop_views(self._ledger.touched)
+        self._ledger.touched.clear()
+        return [
+            view
+            if (view := (state := states[worker_id]).view) is not None and now_s <= state.view_end_s
+            else self._look(state, now_s)
+            for worker_id in worker_ids
+        ]
 
-    def _drop_stale_views(self, now_s: float) -> None:
-        touched = self._ledger.touched
-        for worker_id in touched:
+    def _drop_views(self, of: Iterable[WorkerId]) -> None:
+        for worker_id in of:
             state = self._states.get(worker_id)
             if state is not None:
                 state.view = None
-        touched.clear()
-        if now_s > self._views_end_s:
-            self._views_end_s = math.inf
-            for state in self._states.values():
-                state.view = None
+
+    def _drop_all_views(self) -> None:
+        for state in self._states.values():
+            state.view = None
 
     def _look(self, state: WorkerState, now_s: float) -> WorkerView:
         sample = state.fresh_sample(now_s, self.sample_max_age_s)
-        if sample is not None:
-            self._views_end_s = min(self._views_end_s, sample.at_s + self.sample_max_age_s)
-        state.view = view = self._build(state, self._ledger.tally(state.spec.worker_id), sample)
+        tally, counted = self._ledger.tally(state.spec.worker_id), sample
+        if self._hears:
+            # The sample counts the same requests, and others' that were told of since cannot be told apart in it.
+            tally, counted = tally.plus(self.elsewhere.tally(state.spec.worker_id)), None
+        state.view = view = self._build(state, tally, sample, counted)
         state.rests_on = sample
+        state.view_end_s = math.inf if sample is None else sample.at_s + self.sample_max_age_s
         return view
 
     @staticmethod
-    def _build(state: WorkerState, tally: Tally, sample: WorkerSample | None) -> WorkerView:
+    def _build(
+        state: WorkerState, tally: Tally, sample: WorkerSample | None, counted: WorkerSample | None
+    ) -> WorkerView:
         spec = state.spec
         capacity = state.kv_capacity_tokens
-        kv_tokens, resident_kv_tokens = _kv_tokens(state, tally, sample, capacity)
-        requests, resident_requests = _requests(state, tally, sample)
+        kv_tokens, resident_kv_tokens = _kv_tokens(state, tally, counted, capacity)
+        requests, resident_requests = _requests(state, tally, counted)
         return WorkerView(
             worker_id=spec.worker_id,
             role=spec.role,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from gateway.core.backlog import CORRECTION_BOUND, Backlog
 from gateway.core.calibration import Calibration
 from gateway.core.engine_costs import EngineCosts
+from gateway.core.loads_elsewhere import OtherLoads
 from gateway.core.types import Decision, DecisionId, Outlook, Path, Role, WorkerId, WorkerView
 
 MEMORY_ANSWERS = 64
@@ -76,6 +77,18 @@ class _Promise:
     """Its TPOT before it was corrected."""
 
 
+@dataclass(frozen=True, slots=True)
+class PrefillLeg:
+    """A prompt at a prefill worker."""
+
+    done_s: float
+    """Until its KV is there."""
+    prefill_s: float
+    """Of that, its own share of the worker's time."""
+    prefill_j: float
+    """Joules beyond idling; see `Outlook`."""
+
+
 _UNKNOWN = WorkerForecast()
 
 
@@ -85,11 +98,13 @@ class Forecast:
     Args:
         costs: the engines' prices.
         calibration: knows how long answers are.
+        elsewhere: what other replicas have in flight; None: nobody tells.
     """
 
-    def __init__(self, costs: FleetCosts, calibration: Calibration) -> None:
+    def __init__(self, costs: FleetCosts, calibration: Calibration, elsewhere: OtherLoads | None = None) -> None:
         self.costs = costs
         self._calibration = calibration
+        self._elsewhere = elsewhere
         self._workers: dict[WorkerId, WorkerForecast] = {}
         self._promised: dict[DecisionId, _Promise] = {}
 
@@ -120,42 +135,47 @@ class Forecast:
         view = batch.view
         costs, worker = self.costs.of(view.role), self.of(view.worker_id)
         new_tokens = max(1, isl_tokens - view.hit_tokens)
-        prefill_s = worker.backlog.correction * costs.prefill_s(
+        priced_s = costs.prefill_s(
             new_tokens, view.hit_tokens, decodes=view.inflight_requests, context_tokens=view.kv_tokens
         )
+        prefill_s = worker.backlog.correction * priced_s
         own_s = max(0.0, prefill_s - batch.before_s)
         return Outlook(
-            ttft_s=costs.arrival_s(isl_tokens) + worker.backlog.seconds(now_s) + batch.before_s / 2 + prefill_s,
+            ttft_s=costs.arrival_s(isl_tokens) + self._queue_s(view, now_s) + batch.before_s / 2 + prefill_s,
             tpot_s=worker.tpot_s(batch.after_s, now_s),
             prefill_s=prefill_s,
             stall_s=own_s,
             crowd_s=batch.crowd_s,
+            # What a prefill waits for beyond its price takes no energy of its own.
+            prefill_j=costs.prefill_j(priced_s, costs.decode_step_s(view.inflight_requests, view.kv_tokens)),
         )
 
-    def prefill_leg(self, prefill: WorkerView, isl_tokens: int, now_s: float) -> tuple[float, float]:
-        """Seconds until a prefill worker has done the prompt, and those of them that are the prompt's own."""
+    def prefill_leg(self, prefill: WorkerView, isl_tokens: int, now_s: float) -> PrefillLeg:
+        """What a prompt finds and takes at a prefill worker."""
         costs, worker = self.costs.of(prefill.role), self.of(prefill.worker_id)
         hit = prefill.hit_tokens
-        prefill_s = worker.backlog.correction * costs.prefill_s(max(1, isl_tokens - hit), hit)
-        return costs.arrival_s(isl_tokens) + worker.backlog.seconds(now_s) + prefill_s, prefill_s
+        priced_s = costs.prefill_s(max(1, isl_tokens - hit), hit)
+        prefill_s = worker.backlog.correction * priced_s
+        done_s = costs.arrival_s(isl_tokens) + self._queue_s(prefill, now_s) + prefill_s
+        return PrefillLeg(done_s=done_s, prefill_s=prefill_s, prefill_j=costs.prefill_j(priced_s, 0.0))
 
     def remote(
-        self, batch: "DecodeOutlook", leg: tuple[float, float], isl_tokens: int, osl_tokens: float, now_s: float
+        self, batch: "DecodeOutlook", leg: PrefillLeg, isl_tokens: int, osl_tokens: float, now_s: float
     ) -> Outlook:
         """Prefill on a prefill worker, whose `leg` was asked for before, then transfer and decode."""
         view = batch.view
         costs, worker = self.costs.of(view.role), self.of(view.worker_id)
-        done_s, prefill_s = leg
-        there_s = done_s + costs.arrival_s(isl_tokens) + costs.transfer_s(isl_tokens - view.hit_tokens)
+        there_s = leg.done_s + costs.arrival_s(isl_tokens) + costs.transfer_s(isl_tokens - view.hit_tokens)
         ttft_s = there_s + batch.before_s / 2 + batch.after_s
         # Local prefills that were sent there before and are not through by then hold it up like all others.
-        left_s = max(0.0, worker.backlog.seconds(now_s) - ttft_s) / max(1.0, osl_tokens)
+        left_s = max(0.0, self._queue_s(view, now_s) - ttft_s) / max(1.0, osl_tokens)
         return Outlook(
             ttft_s=ttft_s,
             tpot_s=worker.tpot_s(batch.after_s, now_s) + left_s,
-            prefill_s=prefill_s,
+            prefill_s=leg.prefill_s,
             stall_s=0.0,
             crowd_s=batch.crowd_s,
+            prefill_j=leg.prefill_j,
         )
 
     def sent(self, decision: Decision, now_s: float) -> None:
@@ -185,6 +205,17 @@ class Forecast:
         self._own(decision.prefill_worker or decision.decode_worker).backlog.drop(decision.decision_id, now_s)
         if tpot_s is not None and promise.priced_tpot_s > 0:
             self._own(decision.decode_worker).saw_tpot(promise.priced_tpot_s, tpot_s)
+
+    def _queue_s(self, view: WorkerView, now_s: float) -> float:
+        """Until the worker is through with all prefills that were sent there, the other replicas' too."""
+        backlog = self.of(view.worker_id).backlog
+        tokens = 0 if self._elsewhere is None else self._elsewhere.prefill_tokens(view.worker_id, now_s)
+        if not tokens:
+            return backlog.seconds(now_s)
+        # Nobody says of how many prompts: priced as steps that are full, none of which has much before it.
+        costs = self.costs.of(view.role)
+        full = costs.max_batched_tokens
+        return backlog.seconds(now_s) + backlog.correction * costs.prefill_s(full, 0) * tokens / full
 
     def _own(self, worker_id: WorkerId) -> WorkerForecast:
         known = self._workers.get(worker_id)

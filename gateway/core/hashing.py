@@ -28,8 +28,23 @@ def mix64(value: int) -> int:
     return value ^ (value >> 31)
 
 
+def unmix64(value: int) -> int:
+    """The integer that `mix64` spread."""
+    value = _unshift(value, 31) * _UNMIX_SECOND & _MASK
+    value = _unshift(value, 27) * _UNMIX_FIRST & _MASK
+    return (_unshift(value, 30) - 0x9E3779B97F4A7C15) & _MASK
+
+
+_UNMIX_FIRST, _UNMIX_SECOND = (pow(factor, -1, 1 << 64) for factor in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+
+
+def _unshift(value: int, by: int) -> int:
+    """The integer `x` for which `x ^ (x >> by)` is this one; `by` is more than a third of 64."""
+    return value ^ (value >> by) ^ (value >> 2 * by)
+
+
 # Workers are few and asked for on every decision; keys are many and asked for once.
-_member_hash = lru_cache(maxsize=4096)(hash64)
+_member_hash = lru_cache(maxsize=16_384)(hash64)
 
 
 def rank_of(key_hash: int, member: str) -> int:
@@ -50,10 +65,16 @@ class _Lanes(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _lanes_of(members: tuple[str, ...]) -> _Lanes:
-    places = range(0, 128 * len(members), 128)
-    ones = sum(1 << place for place in places)
-    hashes = sum(_member_hash(member) << place for member, place in zip(members, places, strict=True))
-    return _Lanes(hashes, ones, _MASK * ones, Struct(f"<{2 * len(members)}Q"))
+    ones, layout = _lanes_for(len(members))
+    halves = [0] * (2 * len(members))
+    halves[::2] = map(_member_hash, members)
+    return _Lanes(int.from_bytes(layout.pack(*halves), "little"), ones, _MASK * ones, layout)
+
+
+@lru_cache(maxsize=1024)
+def _lanes_for(members: int) -> tuple[int, Struct]:
+    layout = Struct(f"<{2 * members}Q")
+    return int.from_bytes(layout.pack(*([1, 0] * members)), "little"), layout
 
 
 def ranks_of(key_hash: int, members: Iterable[str]) -> list[int]:

@@ -4,6 +4,7 @@ The rule of this module: every reservation is made once and ends once. Its stage
 tallies are exactly the sums over the reservations that name it.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -42,6 +43,16 @@ class Tally:
         """The sums as they are now; spelled out, for every scrape of a busy worker takes one."""
         return Tally(self.requests, self.prefill_tokens, self.kv_tokens, self.awaited_requests, self.awaited_kv_tokens)
 
+    def plus(self, other: "Tally") -> "Tally":
+        """The sums of both."""
+        return Tally(
+            self.requests + other.requests,
+            self.prefill_tokens + other.prefill_tokens,
+            self.kv_tokens + other.kv_tokens,
+            self.awaited_requests + other.awaited_requests,
+            self.awaited_kv_tokens + other.awaited_kv_tokens,
+        )
+
 
 @dataclass(slots=True, kw_only=True)
 class Reservation:
@@ -78,6 +89,10 @@ class Ledger:
     def tally(self, worker_id: WorkerId) -> Tally:
         """The worker's sums (a live object: read it, never change it)."""
         return self._tallies.get(worker_id, _IDLE)
+
+    def tallies(self) -> Iterable[tuple[WorkerId, Tally]]:
+        """Those of all workers that have anything (live objects)."""
+        return self._tallies.items()
 
     def uses(self, worker_id: WorkerId) -> int:
         """Open reservations that may still need the worker; one pass over all.

@@ -6,6 +6,7 @@ built beside the old one and then takes its place.
 
 from dataclasses import dataclass, field
 
+from gateway.core.candidates import LEAST
 from gateway.core.conversation.rules import ConversationRules
 from gateway.core.forecast import FleetCosts
 from gateway.core.health import HealthPolicy
@@ -44,6 +45,17 @@ class Policy:
     """A scraped sample older than this is not used."""
     index_blocks_per_worker: int = 200_000
     """Upper bound of the prefix index per worker, in blocks of text."""
+    max_candidates: int | None = 64
+    """A decision looks at so many workers of a pool at most, however large it is; None: at all of them."""
+    load_sample: int | None = None
+    """So many of them are there for no other reason than their load; None: as many as there is room for, or none where
+    the gateway has workers of its own."""
+    replicas: int = 1
+    """Gateways that share these workers and tell each other nothing of their requests."""
+    replica: int | None = None
+    """Which of them this one is, from 0: of every pool it prefers its own part. None: nobody said."""
+    overflow_tokens: int = 40_000
+    """Once each worker of its own part has more prompt tokens to compute, it looks at some of the others' too."""
     default_kv_block_tokens: int = 16
     """Assumed where a worker does not say."""
 
@@ -58,3 +70,11 @@ class Policy:
             raise PolicyError("slo_objective must lie between 0 and 1")
         if self.index_blocks_per_worker < 1 or self.default_kv_block_tokens < 1:
             raise PolicyError("index_blocks_per_worker and default_kv_block_tokens must be at least 1")
+        if self.max_candidates is not None and self.max_candidates < LEAST:
+            raise PolicyError(f"max_candidates must be at least {LEAST}")
+        if self.load_sample is not None and self.load_sample < 1:
+            raise PolicyError("load_sample must be at least 1")
+        if self.overflow_tokens < 0:
+            raise PolicyError("overflow_tokens must be at least 0")
+        if self.replicas < 1 or (self.replica is not None and self.replica < 0):
+            raise PolicyError("replicas must be at least 1, and replica at least 0")

@@ -5,10 +5,14 @@ oldest tail goes first. A look-up walks one chain once, whatever the number of w
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from gateway.core.types import WorkerId
+
+Reach = list[tuple[int, int]]
+"""(workers as a mask, leading blocks that exactly these hold)."""
 
 
 @dataclass(slots=True)
@@ -76,9 +80,20 @@ class PrefixIndex:
 
     def hit_blocks(self, chain: Iterable[int]) -> dict[WorkerId, int]:
         """How many leading blocks of the chain each worker holds; workers with none are left out."""
+        hits: dict[WorkerId, int] = {}
+        for bits, depth in self.reach(chain):
+            for worker_id in self._workers(bits):
+                hits[worker_id] = depth
+        return hits
+
+    def reach(self, chain: Iterable[int]) -> Reach:
+        """How far the chain is held: workers, as a mask, by how many leading blocks they hold, from few to many.
+
+        One pass over the chain, whatever the number of workers; `held` and `best` read the answer.
+        """
         known = self._masks.get
         alive = -1
-        depth_by_bits: list[tuple[int, int]] = []
+        depth_by_bits: Reach = []
         depth = 0
         for block in chain:
             still = alive & known(block, 0)
@@ -91,14 +106,40 @@ class PrefixIndex:
             depth += 1
         if alive and depth:
             depth_by_bits.append((alive, depth))
-        hits: dict[WorkerId, int] = {}
-        for bits, depth in depth_by_bits:
-            left = bits
-            while left:
-                bit = left & -left
-                hits[self._worker_of[bit]] = depth
-                left ^= bit
-        return hits
+        return depth_by_bits
+
+    def mask_of(self, worker_ids: Iterable[WorkerId]) -> int:
+        """These workers as a mask, of use until one of them leaves."""
+        holdings, mask = self._holdings, 0
+        for worker_id in worker_ids:
+            mask |= holdings[worker_id].bit
+        return mask
+
+    def held(self, reach: Reach, mask: int) -> dict[WorkerId, int]:
+        """Leading blocks that each worker of a mask holds; workers with none are left out."""
+        return {worker_id: depth for bits, depth in reach for worker_id in self._workers(bits & mask)}
+
+    def best(self, reach: Reach, mask: int, most: int, turn: int) -> list[WorkerId]:
+        """Of a mask's workers those that hold the most, at most so many; `turn` says which of many equal ones."""
+        found: list[WorkerId] = []
+        for bits, _ in reversed(reach):
+            wanted = bits & mask
+            if not wanted:
+                continue
+            # From some place on and then from the beginning: else the same few would always be first.
+            begin = turn % wanted.bit_length()
+            upper = wanted >> begin << begin
+            for part in (upper, wanted ^ upper):
+                found += islice(self._workers(part), most - len(found))
+            if len(found) == most:
+                break
+        return found
+
+    def _workers(self, bits: int) -> Iterator[WorkerId]:
+        while bits:
+            bit = bits & -bits
+            yield self._worker_of[bit]
+            bits ^= bit
 
     def _trim(self, holding: _Holding) -> None:
         blocks, masks, others = holding.blocks, self._masks, ~holding.bit

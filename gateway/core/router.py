@@ -13,10 +13,14 @@ from gateway.core.choosing import Ask, MustWait, Surroundings
 from gateway.core.conversation.keeper import ConversationKeeper
 from gateway.core.conversation.rules import Mode
 from gateway.core.events import (
+    ConversationClosed,
+    ConversationTold,
     Dispatched,
     Event,
     Finished,
     FirstToken,
+    KvPinned,
+    LoadsElsewhere,
     Prefilled,
     PrefillLost,
     WorkerDown,
@@ -28,6 +32,7 @@ from gateway.core.events import (
 from gateway.core.features import estimate
 from gateway.core.fleet_state import FleetState
 from gateway.core.forecast import Forecast
+from gateway.core.hashing import hash64, mix64
 from gateway.core.health import HealthTable
 from gateway.core.ledger import Ledger, Reservation, Stage
 from gateway.core.policy import Policy
@@ -50,6 +55,7 @@ NO_EXCLUSIONS: frozenset[WorkerId] = frozenset()
 MAX_BOOKED_ANSWERS = 256
 """A request may ask for more answers; no engine runs more sequences at once, and most refuse such a request."""
 WAITS_BEHIND = "other new conversations came before it"
+MICROSECONDS = 1e6
 TEXT_TOKENS_PER_INDEX_BLOCK = 64
 """What a 256-byte block of text is worth when a worker's index is bounded by its KV cache."""
 
@@ -61,22 +67,24 @@ class Router:
         policy: all tables and tunables.
         rng: the only source of chance.
         instance: a name of this router that makes its decision ids unique among replicas.
+        calibration: what is known of prompts and answers already.
     """
 
-    def __init__(self, policy: Policy, *, rng: Random, instance: str) -> None:
+    def __init__(self, policy: Policy, *, rng: Random, instance: str, calibration: Calibration | None = None) -> None:
         self.policy = policy
         self.ledger = Ledger()
         self.fleet = FleetState(self.ledger, policy.sample_max_age_s)
         self.health = HealthTable(policy.health)
         self.prefix = PrefixIndex()
-        self.calibration = Calibration()
+        self.calibration = calibration or Calibration()
         self.slo = SloLedger(objective=policy.slo_objective)
-        self.forecast = None if policy.costs is None else Forecast(policy.costs, self.calibration)
+        self.forecast = self._make_forecast(policy)
         self.conversations = ConversationKeeper(policy.conversation, self.fleet)
         self.waiting = WaitingRoom()
         self._selector = self._make_selector()
         self._rng = rng
         self._instance = instance
+        self._chance = hash64(instance)
         self._decisions = 0
 
     def submit(
@@ -142,6 +150,11 @@ class Router:
         assert not isinstance(routed, MustWait)
         return routed
 
+    def would_wait(self, facts: RequestFacts, now_s: float) -> bool:
+        """Whether `submit` would let it wait, asked without taking anything."""
+        ask = self._ask(facts, now_s)
+        return self._waits_behind(ask) or isinstance(self._selector.decide(ask, self._id(), copy(self._rng)), MustWait)
+
     def _ask(
         self,
         facts: RequestFacts,
@@ -159,6 +172,8 @@ class Router:
             attempt=attempt,
             turn=self.conversations.turn_of(facts),
             waited_s=waited_s if attempt == 1 else math.inf,
+            kept_on=self.conversations.kept_on(facts),
+            draw=mix64(self._chance + self._decisions ^ int(now_s * MICROSECONDS)),
         )
 
     def _id(self) -> DecisionId:
@@ -170,7 +185,7 @@ class Router:
         return (
             turn is not None
             and turn.mode is Mode.CONSERVE
-            and not turn.is_at_home
+            and turn.is_new
             and ask.attempt == 1
             and self.waiting.first(ask.facts.model) is not None
         )
@@ -179,7 +194,7 @@ class Router:
         """Decide by another policy from now on; everything else that is known stays."""
         if policy.costs != self.policy.costs:
             # Promises by other prices are forgotten: what was made of them cannot be compared.
-            self.forecast = None if policy.costs is None else Forecast(policy.costs, self.calibration)
+            self.forecast = self._make_forecast(policy)
         self.policy = policy
         self.conversations.adopt(policy.conversation)
         self.health.policy = policy.health
@@ -228,6 +243,10 @@ class Router:
                 self._worker_down(worker_id)
             case WorkerDraining(worker_id=worker_id):
                 self.health.drain(worker_id)
+            case ConversationTold() | ConversationClosed() | KvPinned():
+                self.conversations.heard(event)
+            case LoadsElsewhere():
+                self.fleet.heard(event)
 
     def tick(self, now_s: float) -> None:
         """Let time pass: ejections end, and conversations that were not gone on with are forgotten."""
@@ -238,6 +257,9 @@ class Router:
         around = Surroundings(self.policy, self.fleet, self.health, self.prefix, self.forecast)
         return Selector(around, self.conversations.book)
 
+    def _make_forecast(self, policy: Policy) -> Forecast | None:
+        return None if policy.costs is None else Forecast(policy.costs, self.calibration, self.fleet.elsewhere)
+
     def _worker_up(self, spec: WorkerSpec) -> None:
         self.fleet.put(spec)
         self.health.add(spec.worker_id, spec.role)
@@ -247,7 +269,7 @@ class Router:
         self.fleet.remove(worker_id)
         self.health.remove(worker_id)
         self.prefix.remove_worker(worker_id)
-        self.conversations.book.lose(worker_id)
+        self.conversations.lose(worker_id)
         if self.forecast is not None:
             self.forecast.forget(worker_id)
 
@@ -257,9 +279,11 @@ class Router:
 
     def _bound_index(self, worker_id: WorkerId) -> None:
         # A worker cannot hold more than its KV cache, whatever was sent to it.
-        bound = self.policy.index_blocks_per_worker
-        capacity_tokens = self.fleet[worker_id].kv_capacity_tokens
-        if capacity_tokens is not None:
+        bound, state = self.policy.index_blocks_per_worker, self.fleet[worker_id]
+        capacity_tokens = state.kv_capacity_tokens
+        if not state.spec.caches_prefixes:
+            bound = 0
+        elif capacity_tokens is not None:
             bound = max(1, min(bound, capacity_tokens // TEXT_TOKENS_PER_INDEX_BLOCK))
         self.prefix.add_worker(worker_id, bound)
 

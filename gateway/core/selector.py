@@ -10,7 +10,7 @@ from gateway.core.choosing import Ask, Chosen, MustWait, Pick, Surroundings, fea
 from gateway.core.conversation.book import ConversationBook
 from gateway.core.conversation.conserve import Conserve
 from gateway.core.conversation.rules import Mode, Pinning
-from gateway.core.hashing import rendezvous
+from gateway.core.look import Look
 from gateway.core.path.base import PathQuestion
 from gateway.core.path.priced import JointPolicy, RouteQuestion, candidates_of, choice_of
 from gateway.core.placement import MAX_CANDIDATES, Placement, Pool
@@ -29,6 +29,7 @@ from gateway.core.types import (
 
 SHOWN_MODEL_CHARS = 256
 """A client may ask for any text as a model; a refusal repeats so much of it."""
+KEPT_WORDS = "the response that it goes on from is kept on"
 
 
 class Selector:
@@ -42,40 +43,42 @@ class Selector:
 
     def decide(self, ask: Ask, decision_id: DecisionId, rng: Random) -> Decision | Refusal | MustWait:
         """The route of one request, or why it has none, or none yet."""
-        hits = self._around.hit_tokens(ask)
-        chosen = self._hold_together(ask, hits) or self._choose_jointly(ask, hits) or self._choose(ask, hits, rng)
+        if ask.kept_on is not None and ask.kept_on in ask.exclude:
+            return self._refusal(ask)  # another worker would only say that it does not know the response
+        look = Look(self._around, ask)
+        chosen = self._hold_together(ask, look) or self._choose_jointly(ask, look) or self._choose(ask, look, rng)
         if chosen is None:
             return self._refusal(ask)
         return chosen if isinstance(chosen, MustWait) else self._decision(ask, decision_id, chosen)
 
-    def _hold_together(self, ask: Ask, hits: dict[WorkerId, int]) -> Chosen | MustWait | None:
+    def _hold_together(self, ask: Ask, look: Look) -> Chosen | MustWait | None:
         """As the conversation wants it; None where it has no say in both path and workers."""
         turn = ask.turn
-        return self._conserve.choose(ask, turn, hits) if turn is not None and turn.mode is Mode.CONSERVE else None
+        return self._conserve.choose(ask, turn, look) if turn is not None and turn.mode is Mode.CONSERVE else None
 
-    def _choose(self, ask: Ask, hits: dict[WorkerId, int], rng: Random) -> Chosen | None:
+    def _choose(self, ask: Ask, look: Look, rng: Random) -> Chosen | None:
         """First the workers, then the path."""
-        decode = self._pick_decode(ask, hits)
+        decode = self._pick_decode(ask, look)
         if decode is None:
             return None
-        prefill = self._pick_prefill(ask, hits, decode)
+        prefill = self._pick_prefill(ask, look, decode)
         features = features_of(ask.estimate, prefill, decode)
         choice = self._choose_path(ask, features, prefill, decode, rng)
         outlook = choice.outlook or self._around.outlook(ask, choice.path, prefill, decode)
         return Chosen(features=features, choice=choice, outlook=outlook, prefill=prefill, decode=decode)
 
-    def _choose_jointly(self, ask: Ask, hits: dict[WorkerId, int]) -> Chosen | None:
+    def _choose_jointly(self, ask: Ask, look: Look) -> Chosen | None:
         """Workers and path at once; None where the policy does not do that, or the fleet is not as it expects."""
         policy, around = self._policy.path, self._around
         if not isinstance(policy, JointPolicy) or around.forecast is None:
             return None
-        decode_pool = around.decode_pool(ask)
+        decode_pool, hits = look.decode, look.hits
         if not decode_pool or not all(around.is_plain(worker_id) for worker_id in decode_pool):
             return None
         pinning = self._policy.conversation.pinning
         # A price knows better than a hash where a conversation should live.
-        pin = pin_of(ask, decode_pool, pinning) if pinning is Pinning.LOAD else None
-        prefill_pool = around.prefill_pool(ask)
+        pin = look.pin(pinning) if pinning is Pinning.LOAD else None
+        prefill_pool = look.prefill()
         decode = around.views(decode_pool if pin is None else [pin], hits, ask.now_s)
         forced = around.forced(ask, decode[0], has_prefiller=bool(prefill_pool), decode_ejected=False)
         question = RouteQuestion(
@@ -99,21 +102,20 @@ class Selector:
             decode=picked_decode,
         )
 
-    def _pick_decode(self, ask: Ask, hits: dict[WorkerId, int]) -> Pick | None:
+    def _pick_decode(self, ask: Ask, look: Look) -> Pick | None:
         """The decode worker: the conversation's own, else the best by score."""
-        pool = self._around.decode_pool(ask)
-        if not pool:
+        if not look.decode:
             return None
-        pin = pin_of(ask, pool, self._policy.conversation.pinning)
-        return self._pick(ask, pool, hits, self._policy.decode_placement, pin)
+        pin = look.pin(self._policy.conversation.pinning)
+        return self._pick(ask, look.decode, look.hits, self._policy.decode_placement, pin)
 
-    def _pick_prefill(self, ask: Ask, hits: dict[WorkerId, int], decode: Pick) -> Pick | None:
+    def _pick_prefill(self, ask: Ask, look: Look, decode: Pick) -> Pick | None:
         worker_id = decode.view.worker_id
         spec = self._fleet[worker_id].spec
         if spec.splits:
             return decode
-        pool = self._around.prefill_pool(ask, but=None if spec.role is Role.DECODE else worker_id)
-        return self._pick(ask, pool, hits, self._policy.prefill_placement) if pool else None
+        pool = look.prefill(but=None if spec.role is Role.DECODE else worker_id)
+        return self._pick(ask, pool, look.hits, self._policy.prefill_placement) if pool else None
 
     def _pick(
         self,
@@ -154,7 +156,7 @@ class Selector:
         remote = choice.path is Path.REMOTE
         # A worker that splits by itself is its own prefill worker: one leg, and nobody else to name.
         two_legs = remote and prefill is not None and prefill is not decode
-        turn = ask.turn
+        turn, is_kept = ask.turn, decode.view.worker_id == ask.kept_on
         return Decision(
             decision_id=decision_id,
             request_id=ask.facts.request_id,
@@ -166,10 +168,10 @@ class Selector:
             policy=self._policy.path.name,
             policy_version=self._policy.version,
             reason=choice.reason,
-            words=choice.words,
+            words=f"{choice.words}; {KEPT_WORDS} {ask.kept_on}" if is_kept else choice.words,
             propensity=choice.propensity,
             cluster=choice.cluster,
-            pinned=decode.pinned,
+            pinned=decode.pinned or is_kept,
             features=chosen.features,
             osl_predicted=ask.estimate.osl_predicted,
             outlook=chosen.outlook,
@@ -177,7 +179,7 @@ class Selector:
             decode_hit_tokens=decode.view.hit_tokens,
             slo=target_for(ask.facts, self._policy.slo),
             conversation=None if turn is None else f"{turn.identity.conversation_id:016x}",
-            turn=None if turn is None else turn.kind_on(decode.view.worker_id),
+            turn=None if turn is None else turn.kind_on(decode.view.worker_id, is_local=not remote),
             prefill_candidates=tuple(prefill.ranked) if prefill else (),
             decode_candidates=tuple(decode.ranked),
         )
@@ -194,21 +196,3 @@ class Selector:
         else:
             kind, words = RefusalKind.NO_DECODE_WORKER, f"No healthy worker serves `{shown}` now."
         return Refusal(request_id=ask.facts.request_id, kind=kind, words=words)
-
-
-def pin_of(ask: Ask, pool: list[WorkerId], pinning: Pinning) -> WorkerId | None:
-    """The decode worker that the request's conversation is held by; None where none is, or it takes no requests.
-
-    By hash, a conversation pins to its first choice among the workers that take requests now, so it moves while that
-    one is ejected, and then back to where its cache is: no replica needs to remember a conversation for all to agree.
-    """
-    turn, facts = ask.turn, ask.facts.conversation
-    if turn is None or facts is None:
-        return None
-    if pinning is Pinning.HASH:
-        # By what the client calls it, wherever it says so.
-        return None if facts.label is None else rendezvous(facts.label.partition("=")[2], pool)
-    known = turn.known
-    if known is None or known.is_cold or known.worker_id not in pool:
-        return None
-    return known.worker_id

@@ -153,6 +153,8 @@ class WorkerSpec:
     kv_total_blocks: int | None = None
     max_batched_tokens: int | None = None
     """The engine's token budget of one step (vLLM's max_num_batched_tokens)."""
+    caches_prefixes: bool = True
+    """False: no prompt finds there what an earlier one left."""
     splits: bool = False
     """It is a whole graph with an entry for each path: it prefills remotely by itself, in one leg."""
 
@@ -282,6 +284,8 @@ class Outlook:
     """By which a local prefill holds up every sequence that decodes there; 0 on the remote path."""
     crowd_s: float
     """By which one more sequence lengthens every step of the decode worker."""
+    prefill_j: float = 0.0
+    """Joules beyond idling that the prefill takes, as modelled; 0 where nobody said what the engines draw."""
 
 
 @record
@@ -318,7 +322,7 @@ class Decision:
     propensity: float
     cluster: int | None
     pinned: bool
-    """True where its conversation's pin, not the scores, chose the decode worker."""
+    """True where its conversation or the response that it goes on from, not the scores, chose the decode worker."""
     features: Features
     prefill_hit_tokens: int
     decode_hit_tokens: int
@@ -382,6 +386,8 @@ class Outcome:
     output_tokens: int | None = None
     attained: bool | None = None
     """Whether the SLO was met; None where it could not be judged (cancelled before the SLO had passed)."""
+    response_id: str | None = None
+    """By which the worker keeps the answer, as the Responses API has it; None where it keeps none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

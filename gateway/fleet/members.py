@@ -25,6 +25,7 @@ class Member:
     kv_block_tokens: int | None = None
     kv_total_blocks: int | None = None
     max_batched_tokens: int | None = None
+    caches_prefixes: bool = True
     named: bool = False
     """A request named it: it is not watched, and serves the models of the decode engine."""
 
@@ -38,6 +39,7 @@ class Member:
             kv_block_tokens=self.kv_block_tokens,
             kv_total_blocks=self.kv_total_blocks,
             max_batched_tokens=self.max_batched_tokens,
+            caches_prefixes=self.caches_prefixes,
             splits=self.remote_origin is not None,
         )
 

@@ -27,6 +27,9 @@ DURATION_BUCKETS_S = (
 DECISION_BUCKETS_S = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 """llm-d's scheduler duration."""
 
+SHARED_CALL_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
+"""From a server beside the gateway to more than the default deadline, at which a call is given up."""
+
 QUOTIENT_BUCKETS = (0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
 """A prediction over what came: 1 is exact, and what is above is as far off as its reciprocal below."""
 

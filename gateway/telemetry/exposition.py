@@ -12,9 +12,9 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from gateway.telemetry.metrics import BUILD_INFO, METRICS, MetricSpec
+from gateway.telemetry.metrics import BUILD_INFO, METRICS, SHARED_CALL, MetricSpec
 from gateway.telemetry.recorder import Metrics
-from gateway.telemetry.state import Readers, Reading, read
+from gateway.telemetry.state import Readers, Reading, read, read_calls
 
 OPENMETRICS_MEDIA_TYPE: Final = "application/openmetrics-text"
 
@@ -41,6 +41,7 @@ class GatewayCollector(Collector):
             families[spec].samples.extend(samples)
         for reading in (self._build, *read(self._readers, workers)):
             families[reading[0]].samples.append(_sample(reading))
+        families[SHARED_CALL].samples.extend(read_calls(self._readers))
         yield from families.values()
 
 

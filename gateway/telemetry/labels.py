@@ -65,6 +65,16 @@ class MissedBound(StrEnum):
     """The request failed or timed out."""
 
 
+class SharedOutcome(StrEnum):
+    """The `outcome` of `shared_calls_total`."""
+
+    ANSWERED = "answered"
+    TIMED_OUT = "timed_out"
+    """Given up at the deadline."""
+    REFUSED = "refused"
+    """Not asked, because the server was down, or lost with it."""
+
+
 class LagStat(StrEnum):
     """The `stat` of `event_loop_lag_seconds`."""
 

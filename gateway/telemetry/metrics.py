@@ -14,6 +14,7 @@ from gateway.telemetry.buckets import (
     DURATION_BUCKETS_S,
     QUOTIENT_BUCKETS,
     RATIO_BUCKETS,
+    SHARED_CALL_BUCKETS_S,
     TPOT_BUCKETS_S,
     TTFT_BUCKETS_S,
 )
@@ -201,12 +202,51 @@ CONVERSATION_TURNS = _counter(
 CONVERSATION_TRANSFERS = _counter(
     "conversation_transfers_total", "Prompts of conversations that were prefilled elsewhere, and their KV moved."
 )
+CONVERSATION_FIRST_TEXT = _histogram(
+    "conversation_first_text_seconds",
+    "Time to first effective token: how long a conversation's turns took until one streamed text that its user sees,"
+    " without the pauses of its tools.",
+    buckets=TTFT_BUCKETS_S,
+)
+PREFILL_ENERGY = _counter(
+    "prefill_energy_joules_total",
+    "Modelled, not measured: what the prefills of routed requests took beyond idling, by path; 0 unless"
+    " routing.engines says what workers draw.",
+    "path",
+)
 CONVERSATIONS = _gauge("conversations", "Conversations that are remembered, by whether a worker holds their KV.", "kv")
 WORKER_CONVERSATION_TOKENS = _gauge(
     "worker_conversation_tokens",
     "KV tokens that remembered conversations hold, or are promised, at the worker.",
     "worker", "role",
 )  # fmt: skip
+SHARED_UP = _gauge(
+    "shared_up", "1 while the server of the shared pins answers, and in time; absent without a server, as all below."
+)
+SHARED_CALLS = _counter(
+    "shared_calls_total", "Requests that asked where their conversation is pinned, by what came of it.", "outcome"
+)
+SHARED_CALL = _histogram(
+    "shared_call_seconds",
+    "How long requests waited for the server of the shared pins, those among them that gave up.",
+    buckets=SHARED_CALL_BUCKETS_S,
+)
+SHARED_QUEUED = _gauge("shared_queued", "Conversations whose newest state waits to be sent to the other gateways.")
+SHARED_SENT = _counter("shared_sent_total", "States and ends of conversations that were sent.")
+SHARED_DROPPED = _counter("shared_dropped_total", "Those that a full queue lost.")
+SHARED_DOWNS = _counter(
+    "shared_downs_total", "Times that the server of the shared pins was lost, or away at the start."
+)
+SHARED_MOVED = _counter(
+    "shared_moved_total", "Pins that another gateway has moved or closed, or knew better than this one."
+)
+SHARED_LOADS = _counter(
+    "shared_loads_total",
+    "Times that this gateway told the others what it has in flight and heard what they have; absent where"
+    " `shared.load_s` is null, as the two below.",
+)
+SHARED_LOAD_FAILURES = _counter("shared_load_failures_total", "Times that this broke off, or could not begin.")
+SHARED_REPLICAS = _gauge("shared_replicas", "Gateways that told theirs of late, this one among them; 0: not known.")
 WAITING_REQUESTS = _gauge("waiting_requests", "Requests that wait for room.")
 PREFIX_BLOCKS = _gauge("prefix_index_blocks", "Prompt blocks in the prefix index, over all workers.")
 BYTES_PER_TOKEN = _gauge("bytes_per_token", "Calibrated bytes of prompt text per token.", "model")

@@ -21,6 +21,7 @@ from gateway.core.types import (
     WorkerId,
 )
 from gateway.telemetry import metrics
+from gateway.telemetry.first_text import FirstTexts
 from gateway.telemetry.labels import (
     MODEL_CAP,
     NO_MODEL,
@@ -63,6 +64,9 @@ class Metrics:
         self._paths: Final = self._counter(metrics.PATHS)
         self._turns: Final = self._counter(metrics.CONVERSATION_TURNS)
         self._transfers: Final = self._counter(metrics.CONVERSATION_TRANSFERS).labels()
+        self._first_text: Final = self._histogram(metrics.CONVERSATION_FIRST_TEXT).labels()
+        self._first_texts: Final = FirstTexts()
+        self._prefill_energy: Final = self._counter(metrics.PREFILL_ENERGY)
         self._worker_selected: Final = self._counter(metrics.WORKER_SELECTED)
         self._refusals: Final = self._counter(metrics.REFUSALS)
         self._retries: Final = self._counter(metrics.RETRIES)
@@ -81,16 +85,21 @@ class Metrics:
         model_label: str,
         decision_s: float | None = None,
         prefill_leg_s: float | None = None,
+        first_text_s: float | None = None,
     ) -> None:
         """Count one request that has ended.
 
         `routed` is the last decision, or the core's refusal, or None where the request never got to the core;
         `model_label` the model that the client asked for (any text: it is capped here); `decision_s` the time
-        that the core took; `prefill_leg_s` the time of the prefill leg, where there was one.
+        that the core took; `prefill_leg_s` the time of the prefill leg, where there was one; `first_text_s` the
+        time to the first text that a user sees, where the answer showed any.
         """
         if decision_s is not None:
             self._decision.observe(decision_s)
         if isinstance(routed, Decision):
+            waited_s = self._first_texts.ended(routed, outcome, first_text_s)
+            if waited_s is not None:
+                self._first_text.observe(waited_s)
             self._count_routed(routed, outcome, self._begin_model(model_label, routed), prefill_leg_s)
         else:
             self._count_unrouted(routed, outcome, self._models.known(model_label))
@@ -158,6 +167,8 @@ class Metrics:
             self._prefill_leg.labels(model).observe(prefill_leg_s)
         self._count_choice(decision)
         self._count_turn(decision)
+        if decision.outlook is not None and decision.outlook.prefill_j:
+            self._prefill_energy.labels(path).inc(decision.outlook.prefill_j)
         self._count_tokens(outcome, model)
         self._count_output_length(decision, outcome, model)
         self._count_hits(decision, outcome)
@@ -224,6 +235,8 @@ class Metrics:
             self._policy_refused.labels(fault)
         for turn in TurnKind:
             self._turns.labels(turn)
+        for path in Path:
+            self._prefill_energy.labels(path)
 
     def _counter(self, spec: MetricSpec) -> Family[CounterSeries]:
         family = Family(spec.full_name, spec.labels, CounterSeries)

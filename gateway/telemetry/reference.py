@@ -17,6 +17,7 @@ from gateway.telemetry.labels import (
     LagStat,
     Leg,
     MissedBound,
+    SharedOutcome,
     TokenType,
     UpstreamErrorKind,
 )
@@ -56,6 +57,7 @@ LABEL_VALUES: Mapping[str, Iterable[str]] = MappingProxyType(
         "state of workers": BREAKER_NUMBER,
         "bound of slo_missed_total": MissedBound,
         "bound of slo_bound_seconds": (MissedBound.TTFT, MissedBound.TPOT),
+        "outcome of shared_calls_total": SharedOutcome,
         "stat": LagStat,
     }
 )

@@ -33,14 +33,21 @@ class RequestTelemetry:
         model: str | None,
         decision_s: float | None = None,
         prefill_leg_s: float | None = None,
+        first_text_s: float | None = None,
     ) -> None:
         """Tell of a request that has ended; exactly once per request, however it ended.
 
         `routed` is the last decision, or the core's refusal, or None where the request never got to the core;
-        `model` is None where the request could not be read.
+        `model` is None where the request could not be read. `first_text_s` is the time from its arrival to the
+        first text that a user sees, where it showed any.
         """
         self.metrics.record(
-            routed, outcome, model_label=model or "", decision_s=decision_s, prefill_leg_s=prefill_leg_s
+            routed,
+            outcome,
+            model_label=model or "",
+            decision_s=decision_s,
+            prefill_leg_s=prefill_leg_s,
+            first_text_s=first_text_s,
         )
         self.decisions.append(routed, outcome, request_id=request_id, model=model)
         if self.logger is not None:

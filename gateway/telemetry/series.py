@@ -5,7 +5,7 @@ the event loop's thread, so nothing is locked, and `prometheus_client` sees the 
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from itertools import accumulate
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -77,11 +77,18 @@ class HistogramSeries:
 
     def samples(self, name: str, labels: Labels) -> Iterator[Sample]:
         """The cumulative buckets with `+Inf`, then count and sum."""
-        total = 0
-        for le, total in zip((*map(repr, self._bounds), "+Inf"), accumulate(self._counts), strict=True):
-            yield Sample(f"{name}_bucket", {**labels, "le": le}, total)
-        yield Sample(f"{name}_count", labels, total)
-        yield Sample(f"{name}_sum", labels, self._sum)
+        yield from histogram_samples(name, labels, self._bounds, self._counts, self._sum)
+
+
+def histogram_samples(
+    name: str, labels: Labels, bounds: Sequence[float], counts: Sequence[int], total_value: float
+) -> Iterator[Sample]:
+    """A histogram as exposed lines; `counts` has one number for each boundary, not cumulative, and one beyond."""
+    total = 0
+    for le, total in zip((*map(repr, bounds), "+Inf"), accumulate(counts), strict=True):
+        yield Sample(f"{name}_bucket", {**labels, "le": le}, total)
+    yield Sample(f"{name}_count", labels, total)
+    yield Sample(f"{name}_sum", labels, total_value)
 
 
 S = TypeVar("S", bound=Series)

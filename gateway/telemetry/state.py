@@ -5,17 +5,20 @@ None gives no series.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Protocol
 
+from prometheus_client.samples import Sample
+
 from gateway.core.health import HealthState
 from gateway.core.types import Role, SloTarget, WorkerId
 from gateway.telemetry import metrics
-from gateway.telemetry.labels import LagStat, Leg, MissedBound
+from gateway.telemetry.labels import LagStat, Leg, MissedBound, SharedOutcome
 from gateway.telemetry.loop_lag import LoopLag
 from gateway.telemetry.metrics import MetricSpec
+from gateway.telemetry.series import histogram_samples
 
 DRAINING: Final = "draining"
 
@@ -126,6 +129,84 @@ class LagReader(Protocol):
         ...
 
 
+class SharedReader(Protocol):
+    """What the shared pins have done since the start; see `gateway.fleet.shared.stats`."""
+
+    @property
+    def is_up(self) -> bool:
+        """The server answers, and in time."""
+        ...
+
+    @property
+    def queued(self) -> int:
+        """Conversations whose newest state waits."""
+        ...
+
+    @property
+    def answered(self) -> int:
+        """Calls that were answered."""
+        ...
+
+    @property
+    def timed_out(self) -> int:
+        """Calls that were given up."""
+        ...
+
+    @property
+    def refused(self) -> int:
+        """Calls that were not made, or lost with the server."""
+        ...
+
+    @property
+    def sent(self) -> int:
+        """States and ends that were sent."""
+        ...
+
+    @property
+    def dropped(self) -> int:
+        """Those that were lost."""
+        ...
+
+    @property
+    def downs(self) -> int:
+        """How often the server was lost."""
+        ...
+
+    @property
+    def moved(self) -> int:
+        """Pins that others moved, closed or knew better."""
+        ...
+
+    @property
+    def call_counts(self) -> Sequence[int]:
+        """Calls by how long they took: one number for each of `SHARED_CALL_BUCKETS_S`, and one beyond."""
+        ...
+
+    @property
+    def call_seconds(self) -> float:
+        """The sum of those times."""
+        ...
+
+
+class LoadsReader(Protocol):
+    """What came of telling the other gateways of one's load; see `gateway.fleet.shared.stats`."""
+
+    @property
+    def exchanges(self) -> int:
+        """Times that loads were told and heard."""
+        ...
+
+    @property
+    def failures(self) -> int:
+        """Times that this broke off."""
+        ...
+
+    @property
+    def replicas(self) -> int:
+        """Gateways that told of late."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readers:
     """Everything that a scrape reads; a part that is not running is None and shows no series."""
@@ -134,6 +215,8 @@ class Readers:
     pool: PoolReader | None = None
     decision_log: DecisionLogReader | None = None
     loop_lag: LagReader | None = None
+    shared: Callable[[], SharedReader] | None = None
+    loads: LoadsReader | None = None
 
 
 Reading = tuple[MetricSpec, tuple[str, ...], float]
@@ -154,6 +237,31 @@ def read(readers: Readers, workers: Sequence[WorkerState]) -> Iterator[Reading]:
         yield metrics.DECISION_LOG_DROPPED, (), readers.decision_log.dropped
     if readers.loop_lag is not None:
         yield from _loop_lag(readers.loop_lag.take())
+    if readers.shared is not None:
+        yield from _shared(readers.shared())
+    if readers.loads is not None:
+        yield metrics.SHARED_LOADS, (), readers.loads.exchanges
+        yield metrics.SHARED_LOAD_FAILURES, (), readers.loads.failures
+        yield metrics.SHARED_REPLICAS, (), readers.loads.replicas
+
+
+def _shared(shared: SharedReader) -> Iterator[Reading]:
+    yield metrics.SHARED_UP, (), shared.is_up
+    yield metrics.SHARED_QUEUED, (), shared.queued
+    yield metrics.SHARED_CALLS, (SharedOutcome.ANSWERED,), shared.answered
+    yield metrics.SHARED_CALLS, (SharedOutcome.TIMED_OUT,), shared.timed_out
+    yield metrics.SHARED_CALLS, (SharedOutcome.REFUSED,), shared.refused
+    yield metrics.SHARED_SENT, (), shared.sent
+    yield metrics.SHARED_DROPPED, (), shared.dropped
+    yield metrics.SHARED_DOWNS, (), shared.downs
+    yield metrics.SHARED_MOVED, (), shared.moved
+
+
+def read_calls(readers: Readers) -> Iterator[Sample]:
+    """How long calls of the shared pins took, as exposed lines."""
+    if readers.shared is not None:
+        shared, spec = readers.shared(), metrics.SHARED_CALL
+        yield from histogram_samples(spec.full_name, {}, spec.buckets, shared.call_counts, shared.call_seconds)
 
 
 def _fleet(workers: Iterable[WorkerState]) -> Iterator[Reading]:

@@ -6,10 +6,11 @@ at the same moment.
 
 from gateway.core.events import Finished
 from gateway.core.slo import attained
-from gateway.core.types import Decision, Outcome, OutcomeKind, Refusal, RequestFacts, WorkerId
+from gateway.core.types import Decision, Outcome, OutcomeKind, Refusal, WorkerId
 from gateway.core.waiting import Wait
 from gateway.upstream.services import ClientRequest, Services
 from gateway.upstream.watch import AnswerWatch
+from gateway.wire.peeked import Peeked
 from gateway.wire.usage import Usage
 
 MAX_MODEL_CHARS = 256
@@ -23,6 +24,7 @@ class Account:
         "_facts",
         "_request",
         "_services",
+        "_stores",
         "cached_tokens",
         "closed",
         "decision_s",
@@ -30,11 +32,12 @@ class Account:
         "prefill_leg_s",
     )
 
-    def __init__(self, services: Services, request: ClientRequest, facts: RequestFacts, model: str) -> None:
+    def __init__(self, services: Services, request: ClientRequest, peeked: Peeked) -> None:
         self._services = services
         self._request = request
-        self._facts = facts
-        self.model = model[:MAX_MODEL_CHARS]
+        self._facts = peeked.facts
+        self._stores = peeked.stores
+        self.model = peeked.raw_model[:MAX_MODEL_CHARS]
         """As the client wrote it, cut."""
         self.closed = False
         self.decision_s = 0.0
@@ -87,7 +90,8 @@ class Account:
             Finished(at_s=now_s, decision_id=decision.decision_id, outcome=outcome, blame=blame)
         )
         self._services.telemetry.metrics.inflight(self.model).dec()
-        self._tell(decision, outcome)
+        first_s = watch.first_text_s if watch else None
+        self._tell(decision, outcome, first_text_s=None if first_s is None else first_s - self._request.arrived_s)
 
     def _outcome(
         self, decision: Decision, kind: OutcomeKind, status: int, watch: AnswerWatch | None, now_s: float
@@ -108,6 +112,8 @@ class Account:
             cached_tokens=self._cached_tokens(usage),
             output_tokens=output_tokens,
             attained=self._attained(decision, kind, now_s - arrived_s, ttft_s, tpot_s, output_tokens),
+            # A worker that answers in the background keeps an answer whose client has left.
+            response_id=watch.response_id() if self._stores and watch else None,
         )
 
     def _cached_tokens(self, usage: Usage | None) -> int | None:
@@ -136,7 +142,7 @@ class Account:
             output_tokens=output_tokens,
         )
 
-    def _tell(self, routed: Decision | Refusal | None, outcome: Outcome) -> None:
+    def _tell(self, routed: Decision | Refusal | None, outcome: Outcome, *, first_text_s: float | None = None) -> None:
         self._services.telemetry.finished(
             routed,
             outcome,
@@ -144,4 +150,5 @@ class Account:
             model=self.model,
             decision_s=self.decision_s,
             prefill_leg_s=self.prefill_leg_s,
+            first_text_s=first_text_s,
         )

@@ -1,7 +1,7 @@
 """What the client is told: heads with the decision in them, and the gateway's own errors.
 
-The rule of this module: a worker's answer keeps its own headers, less those of one hop; the decision is added, so
-that every answer can be explained.
+The rule of this module: a worker's answer keeps its own headers, less those of one hop; the decision is added where
+there was one, so that every answer can be explained.
 """
 
 from gateway.core.types import Decision, RequestId
@@ -11,7 +11,9 @@ from gateway.wire import errors as api_errors
 from gateway.wire.errors import ApiError
 
 
-def relayed_headers(headers: Headers, request: ClientRequest, decision: Decision, *, reframed: bool = False) -> Headers:
+def relayed_headers(
+    headers: Headers, request: ClientRequest, decision: Decision | None, *, reframed: bool = False
+) -> Headers:
     """The head of a worker's answer as the client sees it; `reframed` where its length may change on the way."""
     kept = [pair for pair in filter_response_headers(headers, reframed=reframed) if pair[0] != b"x-request-id"]
     return kept + _own_headers(request.request_id, decision)

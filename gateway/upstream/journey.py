@@ -42,7 +42,7 @@ class Journey:
         self.services = services
         self.request = request
         self.sink = sink
-        self.account = Account(services, request, peeked.facts, peeked.raw_model)
+        self.account = Account(services, request, peeked)
         self._excluded: frozenset[WorkerId] = frozenset()
         self._ticket: Ticket | None = None
         """While it waits."""

@@ -33,6 +33,11 @@ class AnswerWatch:
         return self._scanner.first_content_s if self._scanner else None
 
     @property
+    def first_text_s(self) -> float | None:
+        """When the first text for the user came; None so far, and for a whole answer."""
+        return self._scanner.first_text_s if self._scanner else None
+
+    @property
     def error(self) -> str | None:
         """The message of an error event inside the stream."""
         return self._scanner.error if self._scanner else None
@@ -77,6 +82,14 @@ class AnswerWatch:
         if self._held_bytes > MAX_WHOLE_ANSWER_BYTES:
             return None
         return self._dialect.usage_of(b"".join(self._held))
+
+    def response_id(self) -> str | None:
+        """The id by which the worker keeps the answer, unless it was asked not to."""
+        if self._scanner is not None:
+            return self._scanner.response_id
+        if self._dialect.response_id_of is None or self._held_bytes > MAX_WHOLE_ANSWER_BYTES:
+            return None
+        return self._dialect.response_id_of(b"".join(self._held))
 
     def tpot_s(self, output_tokens: int | None) -> float | None:
         """(last - first content) / (tokens - 1); content events stand in where no usage was reported."""

@@ -67,6 +67,12 @@ class ConversationNames:
                 raise ValueError(f"{name!r} is no name of a header: it is not ASCII")
 
 
+NAMELESS = ConversationNames(
+    headers=(), fields=(), parent_headers=(), agent_headers=(), parent_agent_headers=(), final_headers=()
+)
+"""Where no conversation is held together: only the response that a request goes on from is read."""
+
+
 @record
 class ConversationReader:
     """What reading of conversations takes."""
@@ -76,7 +82,12 @@ class ConversationReader:
     """Who sends the request that is to be read; the facts hold only a hash of it."""
 
     def facts(
-        self, headers: Sequence[tuple[bytes, bytes]], fields: Fields = NO_FIELDS, *, turns: tuple[int, ...] = ()
+        self,
+        headers: Sequence[tuple[bytes, bytes]],
+        fields: Fields = NO_FIELDS,
+        *,
+        turns: tuple[int, ...] = (),
+        history_blocks: int = 0,
     ) -> ConversationFacts:
         """What one request says of its conversation.
 
@@ -85,6 +96,7 @@ class ConversationReader:
             fields: those of its body that may name a conversation (`metadata` as a whole), and
                 `previous_response_id`.
             turns: the hashes of its history.
+            history_blocks: blocks of its prompt before the last answer.
         """
         names, by_name = self.names, dict(reversed(headers))
         label, parent = _labels(names, by_name, fields)
@@ -96,9 +108,15 @@ class ConversationReader:
             is_final=final is not None and final[1].lower() in _YES,
             # No worker makes longer ones, and facts are kept.
             response_id=response_id if 0 < len(response_id) <= MAX_VALUE_CHARS else None,
-            tenant=xxh3_64_intdigest(self.tenant.encode()) if self.tenant else 0,
+            tenant=tenant_hash(self.tenant),
             turns=turns,
+            history_blocks=history_blocks,
         )
+
+
+def tenant_hash(tenant: str) -> int:
+    """64 bits that stand for who sends a request; 0 for nobody in particular."""
+    return xxh3_64_intdigest(tenant.encode()) if tenant else 0
 
 
 def _labels(names: ConversationNames, by_name: Mapping[bytes, bytes], fields: Fields) -> tuple[str | None, str | None]:

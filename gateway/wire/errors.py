@@ -52,6 +52,24 @@ def model_not_found(model: str) -> ApiError:
     return ApiError(status=404, message=message, type=_INVALID, param="model", code="model_not_found")
 
 
+SHOWN_ID_CHARS = 256
+"""A client may ask for any text as an id; an error repeats so much of it."""
+
+
+def response_not_found(response_id: str) -> ApiError:
+    """404: nobody keeps this response for the caller."""
+    message = f"Response with id '{response_id[:SHOWN_ID_CHARS]}' not found."
+    return ApiError(status=404, message=message, type=_INVALID, param="response_id", code="response_not_found")
+
+
+def previous_response_not_found(response_id: str) -> ApiError:
+    """404: the response that a request goes on from is kept by nobody for the caller."""
+    message = f"Previous response with id '{response_id[:SHOWN_ID_CHARS]}' not found."
+    return ApiError(
+        status=404, message=message, type=_INVALID, param="previous_response_id", code="previous_response_not_found"
+    )
+
+
 def method_not_allowed(method: str, *, allow: Sequence[str]) -> ApiError:
     """405: the route exists, but not with this method."""
     allowed = ", ".join(allow)

@@ -139,7 +139,9 @@ def _read_chat(body: bytes, arrival: Arrival) -> Peeked | ApiError:
         prompt_logprobs=is_set(chat.prompt_logprobs),
         # vLLM turns a chat's `echo` into prompt_logprobs = top_logprobs, whose default is 0 and not null.
         echo_logprobs=is_on(chat.echo),
-        conversation=arrival.conversation_facts(chat.conversation_fields(), turns=chain.turns),
+        conversation=arrival.conversation_facts(
+            chat.conversation_fields(), turns=chain.turns, history_blocks=chain.history_blocks
+        ),
         slo_class=arrival.hints.slo_class,
         slo_ttft_s=arrival.hints.slo_ttft_s,
         slo_tpot_s=arrival.hints.slo_tpot_s,

@@ -36,6 +36,8 @@ class Peeked:
     """The client asked for usage in the stream, or gets it always in this dialect."""
     raw_model: str
     """The model as the client wrote it, before any alias; empty where it named none and need not."""
+    stores: bool = False
+    """The worker is to keep the answer, to be read and gone on from by its id."""
 
 
 @record
@@ -52,10 +54,12 @@ class Arrival:
     """None where nobody asks which conversation this is a turn of."""
 
     def conversation_facts(
-        self, fields: Fields = NO_FIELDS, *, turns: tuple[int, ...] = ()
+        self, fields: Fields = NO_FIELDS, *, turns: tuple[int, ...] = (), history_blocks: int = 0
     ) -> ConversationFacts | None:
         """What headers and body say of the conversation, see `ConversationReader.facts`; None where nobody asks."""
-        return None if self.conversation is None else self.conversation.facts(self.headers, fields, turns=turns)
+        if self.conversation is None:
+            return None
+        return self.conversation.facts(self.headers, fields, turns=turns, history_blocks=history_blocks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +73,8 @@ class Prompt:
     media_parts: int = 0
     turns: tuple[int, ...] = ()
     """Empty unless conversations are of interest."""
+    history_blocks: int = 0
+    """See `ConversationFacts`."""
 
 
 def look(
@@ -114,6 +120,7 @@ def peeked(
     max_output_tokens: int | None = None,
     output_features: OutputFeatures | None = None,
     conversation_fields: Fields = NO_FIELDS,
+    stores: bool = False,
 ) -> Peeked:
     """Put together what was read of a request with one choice."""
     facts = RequestFacts(
@@ -128,7 +135,9 @@ def peeked(
         prompts=prompt.prompts,
         media_parts=prompt.media_parts,
         max_output_tokens=max_output_tokens,
-        conversation=arrival.conversation_facts(conversation_fields, turns=prompt.turns),
+        conversation=arrival.conversation_facts(
+            conversation_fields, turns=prompt.turns, history_blocks=prompt.history_blocks
+        ),
         slo_class=arrival.hints.slo_class,
         slo_ttft_s=arrival.hints.slo_ttft_s,
         slo_tpot_s=arrival.hints.slo_tpot_s,
@@ -139,6 +148,7 @@ def peeked(
         stream=stream,
         include_usage=include_usage,
         raw_model=facts.model,
+        stores=stores,
     )
 
 

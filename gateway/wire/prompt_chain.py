@@ -77,10 +77,18 @@ class PromptChain:
     turns: tuple[int, ...] = ()
     """One chained hash for each answer of the model, of all that stands before it, and one of the whole; of a long
     history the first and the newest `MAX_LATE_TURNS`. Empty unless asked for, and without messages."""
+    history_blocks: int = 0
+    """Whole blocks of what stands before the last answer; 0 without turns."""
 
     def as_prompt(self) -> Prompt:
         """The input of a request that has this one prompt."""
-        return Prompt(text_bytes=self.text_bytes, chains=(self.hashes,), media_parts=self.media_parts, turns=self.turns)
+        return Prompt(
+            text_bytes=self.text_bytes,
+            chains=(self.hashes,),
+            media_parts=self.media_parts,
+            turns=self.turns,
+            history_blocks=self.history_blocks,
+        )
 
 
 _decode_part = msgspec.json.Decoder(Part | str).decode
@@ -131,6 +139,7 @@ def chat_chain(
         text_bytes=len(joined) - stream.media_bytes,
         media_parts=stream.media_parts,
         turns=_turn_hashes(turns, seed) if with_turns and messages else (),
+        history_blocks=(len(joined) - len(turns[-1])) // block_bytes,
     )
 
 
@@ -215,7 +224,8 @@ class _Stream:
         )
 
     def _join_parts(self, parts: Iterable[msgspec.Raw]) -> bytes:
-        return b"".join([self._part(raw) for raw in parts])
+        # A text alone reads as a string does: to the model they are one, and clients change from turn to turn.
+        return b"".join([self._part(raw) for raw in parts]).removeprefix(_FIELD)
 
     def _part(self, raw: msgspec.Raw, *, inside_result: bool = False) -> bytes:
         part = read_part(raw)

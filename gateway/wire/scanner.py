@@ -36,14 +36,20 @@ class Scanner(ABC):
         "error",
         "finish_reasons",
         "first_content_s",
+        "first_text_s",
         "itl_s",
         "last_content_s",
         "overflowed",
+        "shows_text",
     )
 
     def __init__(self, *, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self.first_content_s: float | None = None
         self.last_content_s: float | None = None
+        self.first_text_s: float | None = None
+        """The first content that a user is meant to read: no reasoning, no call of a tool."""
+        self.shows_text = False
+        """Some event so far had such content."""
         self.content_events = 0
         self.itl_s: list[float] = []
         """Gaps between content events since the last `take_itl`."""
@@ -63,6 +69,11 @@ class Scanner(ABC):
     @abstractmethod
     def usage(self) -> Usage | None:
         """The token counts seen so far."""
+
+    @property
+    def response_id(self) -> str | None:
+        """The id by which the worker keeps the answer; None so far, and where a dialect has no such."""
+        return None
 
     @abstractmethod
     def _read_event(self, event: bytes) -> None:
@@ -127,6 +138,8 @@ class Scanner(ABC):
             self._read_event(event)
         if self.content_events > before:
             self._pace(self.content_events - before, now_s)
+            if self.shows_text and self.first_text_s is None:
+                self.first_text_s = now_s
 
     def _pace(self, events: int, now_s: float) -> None:
         if self.last_content_s is None:

@@ -41,6 +41,10 @@ class _ChatChoice(msgspec.Struct, gc=False):
             or filled(delta.audio)
         )
 
+    def shows_text(self) -> bool:
+        delta = self.delta
+        return delta is not None and (filled(delta.content) or filled(delta.refusal) or filled(delta.audio))
+
     def plain_text(self) -> tuple[bytes, msgspec.Raw]:
         """The key of a plain text delta, as vLLM and SGLang write it, and its value."""
         return b'"delta":{"content":', self.delta.content if self.delta else _EMPTY
@@ -51,6 +55,9 @@ class _TextChoice(msgspec.Struct, gc=False):
     finish_reason: str | None = None
 
     def has_content(self) -> bool:
+        return filled(self.text)
+
+    def shows_text(self) -> bool:
         return filled(self.text)
 
     def plain_text(self) -> tuple[bytes, msgspec.Raw]:
@@ -119,6 +126,7 @@ class SseScanner(Scanner):
         has_content = False
         for choice in choices:
             has_content = has_content or choice.has_content()
+            self.shows_text = self.shows_text or choice.shows_text()
             if choice.finish_reason is not None:
                 self.finish_reasons.append(choice.finish_reason)
         if has_content:

@@ -6,7 +6,7 @@ The rule of this module: it turns options into a measurement and prints it; noth
 import asyncio
 import secrets
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -22,11 +22,13 @@ from loadtest.client.http import HttpError
 from loadtest.client.measure import Measurement, measure, write_measurement
 from loadtest.client.options import LoadOptions
 from loadtest.client.runner import LoadError, Progress, first_model
+from loadtest.report.conversations import summarise_conversations
 from loadtest.report.slo import parse_slo
-from loadtest.report.tables import headlines, latency_table, path_table, reconcile_table
-from loadtest.traces.loaders import load_trace
+from loadtest.report.tables import conversation_table, headlines, latency_table, path_table, reconcile_table
+from loadtest.traces.loaders import load_workload
 from loadtest.traces.spec import TRACE_HELP
-from loadtest.traces.types import TraceError, TraceRequest
+from loadtest.traces.types import TraceError
+from loadtest.traces.workload import Workload
 
 OnProgress = Callable[[Progress], object]
 
@@ -67,13 +69,14 @@ def loadtest(
 ) -> None:
     """Replay a request trace against an OpenAI API at its own pace and report latency and SLO attainment.
 
-    The load is open-loop: every request is sent at its scheduled time, and latencies count from that time.
-    Ctrl-C stops the run and still reports. Exit status 1 if any request did not complete.
+    Every request is sent at its scheduled time, and latencies count from that time: whoever is slow gets no less to
+    do. The turns of a session follow each other: the next one is due when the answer and its pause have ended. Ctrl-C
+    stops the run and still reports. Exit status 1 if any request did not complete.
     """
     console = Console()
     try:
         target = parse_slo(slo)
-        work = load_trace(trace, limit=requests, seed=seed, rate_scale=rate_scale)
+        work = load_workload(trace, limit=requests, seed=seed, rate_scale=rate_scale)
         options = LoadOptions(
             url=url,
             model=model or uvloop.run(first_model(url, api_key=api_key)),
@@ -89,12 +92,13 @@ def loadtest(
         )
     except (TraceError, LoadError, HttpError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error
-    with _progress_bar(console, len(work)) as on_progress:
+    asked = len(work.flattened())
+    with _progress_bar(console, asked) as on_progress:
         measurement = uvloop.run(_until_interrupted(options, work, target, metrics_url, on_progress))
     if out is not None:
         write_measurement(out, measurement)
     console.print(report(measurement, target, speed=speed))
-    if measurement.summary.completed < len(work):
+    if measurement.summary.completed < asked:
         raise typer.Exit(1)
 
 
@@ -104,6 +108,8 @@ def report(measurement: Measurement, slo: SloTarget, *, speed: float) -> Group:
     parts: list[RenderableType] = [*headlines(summary, slo), latency_table(summary), path_table(summary)]
     if speed != 1.0:
         parts.insert(1, f"All times are the engine's: {speed:g} times the clock's.")
+    if measurement.conversations:
+        parts += ["Conversations:", conversation_table(summarise_conversations(measurement.conversations))]
     if measurement.reconciliation:
         parts += ["What the gateway counted:", reconcile_table(measurement.reconciliation)]
     return Group(*parts)
@@ -128,7 +134,7 @@ def _progress_bar(console: Console, total: int) -> Iterator[OnProgress]:
 
 async def _until_interrupted(
     options: LoadOptions,
-    work: Sequence[TraceRequest],
+    work: Workload,
     slo: SloTarget,
     metrics_url: str | None,
     on_progress: OnProgress,

@@ -53,16 +53,16 @@ class Resampled:
 
     def interval(self, metric: str) -> Interval:
         """Of one figure."""
-        return _interval(self.values[metric], self.draws[metric])
+        return interval_of(self.values[metric], self.draws[metric])
 
     def beside(self, other: "Resampled", metric: str) -> Interval:
         """Less the other's: a share in points (0.01 is one), a latency as a share of the other's."""
         if metric in SHARES:
             value, drawn = self.values[metric] - other.values[metric], self.draws[metric] - other.draws[metric]
         else:
-            value = _relative(self.values[metric], other.values[metric])
-            drawn = np.array([_relative(*pair) for pair in zip(self.draws[metric], other.draws[metric], strict=True)])
-        return _interval(value, drawn)
+            value = relative(self.values[metric], other.values[metric])
+            drawn = np.array([relative(*pair) for pair in zip(self.draws[metric], other.draws[metric], strict=True)])
+        return interval_of(value, drawn)
 
 
 def resampled(arms: Mapping[str, Sequence[Served]], *, draws: int, seed: int = 0) -> dict[str, Resampled]:
@@ -108,12 +108,12 @@ def _figures(runs: Sequence[Served], weights: Sequence[Floats]) -> dict[str, Flo
         order = order[np.argsort(values[order], kind="stable")]
         ranked = values[order]
         shares = {metric: share for metric, (of, share) in LATENCIES.items() if of == column}
-        rows = np.array([_quantiles(ranked, each[order], [*shares.values()]) for each in weights])
+        rows = np.array([quantiles_of(ranked, each[order], [*shares.values()]) for each in weights])
         figures |= {metric: rows[:, place] for place, metric in enumerate(shares)}
     return figures
 
 
-def _quantiles(ranked: Floats, weights: Floats, shares: Sequence[float]) -> Floats:
+def quantiles_of(ranked: Floats, weights: Floats, shares: Sequence[float]) -> Floats:
     """Weighted quantiles of rising values: the first value up to which a share of the weight lies; NaN without any."""
     reached = np.cumsum(weights)
     if not reached.size or reached[-1] == 0:
@@ -123,13 +123,15 @@ def _quantiles(ranked: Floats, weights: Floats, shares: Sequence[float]) -> Floa
     return ranked[np.minimum(places, len(ranked) - 1)]
 
 
-def _relative(own: float, other: float) -> float:
+def relative(own: float, other: float) -> float:
+    """As a share of the other, less 1."""
     if own == other:
         return 0.0
     return own / other - 1.0 if other else float("inf")
 
 
-def _interval(value: float, drawn: Floats) -> Interval:
+def interval_of(value: float, drawn: Floats) -> Interval:
+    """A value, and between what its draws lie."""
     known = drawn[~np.isnan(drawn)]
     if not known.size:
         return Interval(value, value, value)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from loadtest.compare.bootstrap import SHARES, Interval
 from loadtest.report.tables import DASH
 
+NO_CLAIM = "This run is no claim: it has too little traffic, or too few seeds or cells."
 HEADINGS = {
     "attained_ratio": "SLO met",
     "ttft_p50_s": "TTFT P50, s",

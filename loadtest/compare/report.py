@@ -7,12 +7,11 @@ from collections.abc import Iterator, Sequence
 
 from loadtest.compare.baselines import DYNAMO_TUNED
 from loadtest.compare.bounds import PAPER, Loss
-from loadtest.compare.layout import HEADINGS, figure, points, table
+from loadtest.compare.layout import HEADINGS, NO_CLAIM, figure, points, table
 from loadtest.compare.live_report import course_parts, live_parts
 from loadtest.compare.results import ArmResult, CellResult, DecisionCost, Finding
 from loadtest.compare.session import Report
 
-NO_CLAIM = "This run is no claim: it has too little traffic, or too few seeds or cells."
 SHOWN = ("attained_ratio", "ttft_p50_s", "ttft_p90_s", "tpot_p50_s", "tpot_p90_s")
 
 

@@ -39,6 +39,8 @@ class EngineSpec:
     """Tokens that the decode side has in its prefix cache are transferred all the same."""
     reservations_per_step: int = 1 << 30
     """How many decode legs may get their blocks between two steps."""
+    caches_prefixes: bool = True
+    """Whether prompts find what earlier ones left in the KV cache."""
     plans_ahead: bool = False
     """The next step is planned while one runs, as vLLM's asynchronous scheduling does: what changes meanwhile is for
     the step after it."""

@@ -21,7 +21,7 @@ def spares(score: Score, rule: Score) -> bool:
     return all(own <= (1.0 + ALLOWED_LOSS) * its for own, its in pairs if its > 0)
 
 
-def adopted(tried: Sequence[Tried], rule: Score) -> Tried:
+def adopted(tried: Sequence[Tried[Score]], rule: Score) -> Tried[Score]:
     """The best that spares every figure, or where none does, the best.
 
     Args:

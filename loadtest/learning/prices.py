@@ -10,6 +10,7 @@ from functools import lru_cache
 
 import joblib
 
+from gateway.core.engine_costs import EngineCosts, EnginePower
 from gateway.core.forecast import FleetCosts
 from gateway.core.path.base import PathPolicy
 from gateway.core.path.price import PriceWeights
@@ -17,7 +18,7 @@ from gateway.core.path.priced import JointPolicy, PricedPolicy
 from gateway.core.path.rules import DynamoMode, DynamoRule
 from gateway.core.placement import Placement
 from gateway.core.policy import DEFAULT_DECODE_PLACEMENT, DEFAULT_PREFILL_PLACEMENT, Policy
-from loadtest.engine.presets import load_engine
+from loadtest.engine.presets import load_engine, power_model
 from loadtest.learning.simulated import SimulatedFleet, outcomes
 from loadtest.simulator.flight import Flight
 from loadtest.simulator.host import Simulation
@@ -96,11 +97,25 @@ def try_weights(
     return scores
 
 
-def fleet_costs(engine: str) -> FleetCosts:
-    """The prices of a preset or an engine file, for both pools."""
-    spec, table = load_engine(engine)
-    costs = engine_costs(spec, table)
-    return FleetCosts(prefill=costs, decode=costs)
+def fleet_costs(engine: str, decode_engine: str | None = None, *, has_power: bool = False) -> FleetCosts:
+    """The prices of presets or engine files, by pool.
+
+    Args:
+        engine: of both pools, or of the prefill pool.
+        decode_engine: of the decode pool, where that is another.
+        has_power: whether the price of energy can be told too; only presets say what they draw.
+    """
+    prefill = _costs(engine, has_power=has_power)
+    return FleetCosts(prefill=prefill, decode=_costs(decode_engine, has_power=has_power) if decode_engine else prefill)
+
+
+def _costs(engine: str, *, has_power: bool) -> EngineCosts:
+    costs = engine_costs(*load_engine(engine))
+    if not has_power:
+        return costs
+    power = power_model(engine)
+    drawn = EnginePower(idle_w=power.idle_w, decode_w=power.decode_w, prefill_w=power.prefill_w)
+    return replace(costs, power=drawn)
 
 
 @lru_cache(maxsize=4)

@@ -16,10 +16,11 @@ from gateway.core.path.base import PathPolicy, PathQuestion
 from gateway.core.path.priced import JointPolicy
 from gateway.core.policy import Policy
 from gateway.core.slo import attained
+from gateway.core.step_cost import CostTable
 from gateway.core.types import Decision, OutcomeKind, PathChoice, Role, SloTarget
 from loadtest.engine.engine import Engine
-from loadtest.engine.presets import load_engine
-from loadtest.engine.types import EngineSnapshot
+from loadtest.engine.presets import load_engine, power_model
+from loadtest.engine.types import EngineSnapshot, EngineSpec
 from loadtest.fleet.pools import Pools
 from loadtest.learning.traffic import laps
 from loadtest.simulator.dispatch import CoreDispatcher
@@ -44,6 +45,12 @@ class SimulatedFleet:
     """What the gateway is told of the answers' lengths."""
     decode_engine: str | None = None
     """That of the decode pool, which must keep its KV as the other does; None means the same as the prefill pool's."""
+    prefill_caches: bool = True
+    """Whether prefill workers keep what they have computed for later prompts."""
+    kv_share: float = 1.0
+    """Of the engines' KV caches: what is left beside other tenants of the memory."""
+    has_power: bool = False
+    """Whether energy is accounted for; only presets can."""
 
     def __post_init__(self) -> None:
         if self.decode_engine is None:
@@ -58,15 +65,20 @@ class SimulatedFleet:
 
     def dispatcher(self, policy: Policy, requests: Sequence[TraceRequest], *, seed: int) -> CoreDispatcher:
         """A gateway for this fleet, whose prefix index is bounded for such requests."""
-        loaded = {role: load_engine(self.engine_of(role)) for _, role in self.pools.roles()}
-        members = [Member(name, role, loaded[role][0]) for name, role in self.pools.roles()]
+        members = [Member(name, role, self._loaded(role)[0]) for name, role in self.pools.roles()]
         workload = Workload(requests=tuple(requests))
         return core_dispatcher(policy, members, workload, self.slo, seed=seed, lengths=self.lengths)
 
     def engines(self) -> list[Engine]:
         """Fresh engines, in the order of the fleet."""
-        loaded = {role: load_engine(self.engine_of(role)) for _, role in self.pools.roles()}
-        return [Engine(*loaded[role], tells_every_token=False) for _, role in self.pools.roles()]
+        roles = [role for _, role in self.pools.roles()]
+        power = {role: power_model(self.engine_of(role)) if self.has_power else None for role in roles}
+        return [Engine(*self._loaded(role), tells_every_token=False, power=power[role]) for role in roles]
+
+    def _loaded(self, role: Role) -> tuple[EngineSpec, CostTable]:
+        spec, costs = load_engine(self.engine_of(role))
+        caches = self.prefill_caches or role is not Role.PREFILL
+        return replace(spec, total_blocks=int(self.kv_share * spec.total_blocks), caches_prefixes=caches), costs
 
 
 Floats = NDArray[np.float64]

@@ -11,6 +11,7 @@ from rich.table import Column, Table
 
 from gateway.core.types import Path, SloTarget
 from loadtest.client.reconcile import ReconcileRow
+from loadtest.report.conversations import ConversationSummary
 from loadtest.report.slo import slo_words
 from loadtest.report.summary import NO_PATH, PathSummary, Percentiles, Summary
 
@@ -50,6 +51,23 @@ def path_table(summary: Summary) -> Table:
     total = sum(path.requests for path in summary.paths.values())
     for name, path in summary.paths.items():
         table.add_row(name, str(path.requests), ratio(path.requests / total), *_path_cells(path))
+    return table
+
+
+def conversation_table(found: ConversationSummary) -> Table:
+    """How long users of conversations waited, and how often KV moved for one."""
+    table = Table("conversations", *_right("P50", "P95", "P99", "mean"))
+    for name, values in (
+        ("time to first visible token", found.ttfet_s),
+        ("without pauses", found.ttfet_work_s),
+        ("whole conversation", found.e2e_s),
+        ("TPOT of the last turn", found.last_tpot_s),
+    ):
+        cells = [DASH] * 4 if values is None else [values.p50, values.p95, values.p99, values.mean]
+        table.add_row(name, *(cell if isinstance(cell, str) else duration(cell) for cell in cells))
+    if found.transfers_mean is not None:
+        table.add_row("transfers", *[DASH] * 3, f"{found.transfers_mean:.2f}")
+    table.add_row(f"{found.finished} of {found.asked} finished", *[""] * 4)
     return table
 
 

@@ -76,10 +76,11 @@ class CoreDispatcher:
         run_id: str | None = None,
         lengths: Lengths = Lengths.LIMIT,
         foretold: Foretold | None = None,
+        instance: str = "sim",
     ) -> None:
-        self.router = Router(policy, rng=Random(seed), instance="sim")  # noqa: S311 (not a secret)
-        if foretold is not None:
-            self.router.calibration = _Believing()
+        rng = Random(seed)  # noqa: S311 (not a secret)
+        calibration = None if foretold is None else _Believing()
+        self.router = Router(policy, rng=rng, instance=instance, calibration=calibration)
         self._foretold = foretold
         self._tells_limits = lengths is Lengths.LIMIT
         self._model = model

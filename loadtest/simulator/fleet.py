@@ -35,6 +35,7 @@ class Member:
             kv_block_tokens=self.limits.block_tokens,
             kv_total_blocks=self.limits.total_blocks,
             max_batched_tokens=self.limits.max_batched_tokens,
+            caches_prefixes=self.limits.caches_prefixes,
         )
 
 

@@ -65,12 +65,13 @@ class Flight:
 
 
 class PromptShape:
-    """A prompt's pieces in an engine's blocks."""
+    """A prompt's pieces in an engine's blocks; without any where the engine keeps none."""
 
-    __slots__ = ("_block_tokens",)
+    __slots__ = ("_block_tokens", "_is_kept")
 
-    def __init__(self, block_tokens: int) -> None:
+    def __init__(self, block_tokens: int, *, is_kept: bool = True) -> None:
         self._block_tokens = block_tokens
+        self._is_kept = is_kept
 
     def of(self, request: TraceRequest) -> tuple[tuple[int, ...], int]:
         """The hashes of the prompt's pieces with a full block, and how many blocks a piece has.
@@ -78,6 +79,8 @@ class PromptShape:
         Raises:
             ValueError: neither the trace's blocks nor the engine's are a multiple of the other.
         """
+        if not self._is_kept:
+            return (), 1
         size, trace_size = self._block_tokens, request.block_tokens
         full_blocks = request.input_tokens // size
         if trace_size % size == 0:

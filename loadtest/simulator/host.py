@@ -74,7 +74,9 @@ class Simulation:
         self._dispatcher = dispatcher
         self._load = load
         self._scrape = scrape
-        self._shapes = [PromptShape(engine.spec.block_tokens) for engine in engines]
+        self._shapes = [
+            PromptShape(engine.spec.block_tokens, is_kept=engine.spec.caches_prefixes) for engine in engines
+        ]
         self._due_s = [NEVER_S] * len(engines)
         self._agenda: list[Item] = []
         self._serial = 0

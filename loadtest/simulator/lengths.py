@@ -13,6 +13,7 @@ import numpy as np
 
 from loadtest.traces.types import TraceRequest
 
+NOISE = 0.5
 RANKED_RIGHT = 0.72
 """Of pairs of answers, how many the imitated predictor orders rightly: about what prompts allow."""
 
@@ -27,6 +28,8 @@ class Lengths(StrEnum):
     PERFECT = "perfect"
     PREDICTED = "predicted"
     """Predictions as uncertain as those from prompts, and calibrated."""
+    NOISY = "noisy"
+    """The true length, wrong by up to half of itself either way, all errors being equally likely."""
     CONSTANT = "constant"
     """The mean of all answers."""
     SHUFFLED = "shuffled"
@@ -44,6 +47,9 @@ def foretold(lengths: Lengths, requests: Sequence[TraceRequest], *, seed: int) -
             return None
         case Lengths.PERFECT:
             return _true
+        case Lengths.NOISY:
+            factors = np.random.default_rng((seed, 1)).uniform(1.0 - NOISE, 1.0 + NOISE, len(requests)).tolist()
+            return lambda request: max(1, round(factors[request.index % len(factors)] * request.output_tokens))
         case Lengths.CONSTANT:
             mean = round(fmean(map(_true, requests)))
             return lambda _: mean

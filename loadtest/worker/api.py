@@ -15,12 +15,13 @@ from loadtest.worker import bodies, metrics
 from loadtest.worker.answers import VERSION, Json
 from loadtest.worker.app import HttpCall, Routes
 from loadtest.worker.config import Task, WorkerConfig
-from loadtest.worker.dialects import messages, openai, responses
+from loadtest.worker.dialects import messages, openai
 from loadtest.worker.errors import ApiError
 from loadtest.worker.host import EngineHost
 from loadtest.worker.pd import CLAIM_PATH, RELEASE_PATH, ClaimRefusal, KvPeers
 from loadtest.worker.pooling import PoolingRoutes
 from loadtest.worker.requests import from_chat, from_completion
+from loadtest.worker.responding import ResponseRoutes
 from loadtest.worker.serving import Serving
 from loadtest.worker.tokenizing import TokenizingRoutes
 from loadtest.worker.transcription import TranscriptionRoutes
@@ -83,8 +84,8 @@ class Worker:
         return {
             "/v1/chat/completions": {"POST": self._chat},
             "/v1/completions": {"POST": self._complete},
-            "/v1/responses": {"POST": self._respond},
             "/v1/messages": {"POST": self._message},
+            **ResponseRoutes(self.serving).routes(),
         }
 
     async def _chat(self, call: HttpCall) -> None:
@@ -94,11 +95,6 @@ class Worker:
     async def _complete(self, call: HttpCall) -> None:
         body = bodies.decode(bodies.COMPLETION, await call.json_body())
         await self.serving.answer(call, lambda: from_completion(body), openai.COMPLETION)
-
-    async def _respond(self, call: HttpCall) -> None:
-        body = bodies.decode(responses.RESPONSES, await call.json_body())
-        dialect = responses.ResponsesDialect(body)
-        await self.serving.answer(call, lambda: from_chat(responses.as_chat(body)), dialect)
 
     async def _message(self, call: HttpCall) -> None:
         raw = await call.json_body()

@@ -21,6 +21,7 @@ Send = Callable[[Message], Awaitable[None]]
 
 CUT_EXTENSION = "emulator.cut"
 """Under this name a scope's extensions may have a `Cut` of the answer."""
+ANY_SEGMENT = "{}"
 JSON = b"application/json"
 EVENT_STREAM = b"text/event-stream; charset=utf-8"
 Headers = Iterable[tuple[bytes, bytes]]
@@ -114,14 +115,15 @@ class HttpCall:
 
 Handler = Callable[[HttpCall], Awaitable[None]]
 Routes = Mapping[str, Mapping[str, Handler]]
-"""Handlers by path and method."""
+"""Handlers by path and method; `{}` in a path stands for one segment of any kind."""
 
 
 class WorkerApp:
     """The ASGI application over a table of routes."""
 
     def __init__(self, routes: Routes) -> None:
-        self._routes = routes
+        self._routes = {path: methods for path, methods in routes.items() if ANY_SEGMENT not in path}
+        self._patterns = [(path.split("/"), methods) for path, methods in routes.items() if ANY_SEGMENT in path]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP call."""
@@ -135,10 +137,18 @@ class WorkerApp:
             return
 
     async def _dispatch(self, call: HttpCall) -> None:
-        methods = self._routes.get(call.path)
+        methods = self._routes.get(call.path) or self._methods_of(call.path.split("/"))
         if methods is None:
             await call.refuse(404, "Not Found")
         elif call.method not in methods:
             await call.refuse(405, "Method Not Allowed", [(b"allow", ", ".join(methods).encode())])
         else:
             await methods[call.method](call)
+
+    def _methods_of(self, segments: list[str]) -> Mapping[str, Handler] | None:
+        for pattern, methods in self._patterns:
+            if len(pattern) == len(segments) and all(
+                own == asked or (own == ANY_SEGMENT and asked) for own, asked in zip(pattern, segments, strict=True)
+            ):
+                return methods
+        return None

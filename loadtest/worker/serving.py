@@ -72,7 +72,8 @@ class Serving:
         """Generate, and answer as the dialect does it, also where `make_request` raises an ApiError."""
         try:
             request = make_request()
-            job, generation = self._begin(call, request, dialect.id_prefix)
+            own_id = call.header(b"x-request-id") if dialect.takes_request_id else None
+            job, generation = self._begin(request, dialect.id_prefix, own_id)
             answer = self._stream if request.stream else self._whole
             async with self._following(call, generation):
                 await answer(call, job, generation, dialect)
@@ -81,15 +82,15 @@ class Serving:
 
     async def finish(self, call: HttpCall, request: GenerationRequest, *, id_prefix: str) -> tuple[Job, Usage]:
         """Generate wholly and leave the answer to the caller. Raises ApiError for what is refused."""
-        job, generation = self._begin(call, request, id_prefix)
+        job, generation = self._begin(request, id_prefix, call.header(b"x-request-id"))
         async with self._following(call, generation):
             await self._start(generation)
             await _finish(call, generation)
             return job, self._usage(job, generation)
 
-    def _begin(self, call: HttpCall, request: GenerationRequest, id_prefix: str) -> tuple[Job, Generation]:
+    def _begin(self, request: GenerationRequest, id_prefix: str, own_id: str | None) -> tuple[Job, Generation]:
         request.check(served_models=self.models, max_model_len=self.max_model_len)
-        envelope = self._envelope(call, request, id_prefix)
+        envelope = self._envelope(request, id_prefix + (own_id or self.new_id(8)))
         plans = make_plans(
             request,
             response_id=envelope.response_id,
@@ -146,9 +147,9 @@ class Serving:
     def _usage(self, job: Job, generation: Generation) -> Usage:
         return Usage.of(job.request, generation, block_tokens=self.spec.block_tokens)
 
-    def _envelope(self, call: HttpCall, request: GenerationRequest, id_prefix: str) -> Envelope:
+    def _envelope(self, request: GenerationRequest, response_id: str) -> Envelope:
         return Envelope(
-            response_id=id_prefix + (call.header(b"x-request-id") or self.new_id(8)),
+            response_id=response_id,
             created=int(self.wall_clock()),
             model=request.model or self.config.model,
             details=self.config.enable_prompt_tokens_details,

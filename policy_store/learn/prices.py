@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import starmap
 from types import MappingProxyType
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +18,11 @@ from numpy.typing import NDArray
 from gateway.core.path.price import PriceWeights
 
 Floats = NDArray[np.float64]
+Ranges = Mapping[str, tuple[float, float]]
+ScoreT = TypeVar("ScoreT")
+SeenT_contra = TypeVar("SeenT_contra", contravariant=True)
 
-RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
+RANGES: Ranges = MappingProxyType(
     {
         "ttft_width": (0.08, 0.8),
         "tpot_width": (0.04, 0.4),
@@ -138,22 +142,35 @@ class Goal:
         return loss
 
 
+class Wanted(Protocol[SeenT_contra]):
+    """What is wanted of traffic."""
+
+    def value(self, score: SeenT_contra) -> float:
+        """How good a score is; higher is better."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
+class Tried(Generic[ScoreT]):
     """One try."""
 
     weights: PriceWeights
-    score: Score
+    score: ScoreT
     value: float
 
 
-TryAll = Callable[[Sequence[PriceWeights]], Sequence[Score]]
+TryAll = Callable[[Sequence[PriceWeights]], Sequence[ScoreT]]
 """Serve the same traffic by each of some weights."""
 
 
 def learn_weights(
-    try_all: TryAll, goal: Goal, *, budget: int, seed: int, start: PriceWeights | None = None
-) -> list[Tried]:
+    try_all: TryAll[ScoreT],
+    goal: Wanted[ScoreT],
+    *,
+    budget: int,
+    seed: int,
+    start: PriceWeights | None = None,
+    ranges: Ranges = RANGES,
+) -> list[Tried[ScoreT]]:
     """All tries, the best first; the start is one of them.
 
     Args:
@@ -161,7 +178,8 @@ def learn_weights(
         goal: what is wanted of it.
         budget: how many weights are tried in all.
         seed: of all draws.
-        start: what is known to be sensible.
+        start: what is known to be sensible; every factor that is searched must be above 0 in it.
+        ranges: what is searched; the other weights stay as they are in `start`.
 
     Raises:
         ValueError: the budget is not one try per round.
@@ -170,10 +188,10 @@ def learn_weights(
         raise ValueError(f"a search takes at least {ROUNDS} tries")
     rng = np.random.default_rng(seed)
     first = start or PriceWeights()
-    tried: list[Tried] = []
+    tried: list[Tried[ScoreT]] = []
     for number in range(ROUNDS):
         size = budget // ROUNDS + (number < budget % ROUNDS)
-        drawn = _wide(rng, size - 1, first) if number == 0 else _close(rng, size, tried)
+        drawn = _wide(rng, size - 1, first, ranges) if number == 0 else _close(rng, size, tried, ranges)
         asked = [first, *drawn] if number == 0 else drawn
         scores = try_all(asked)
         tried += [
@@ -184,21 +202,21 @@ def learn_weights(
     return tried
 
 
-def _wide(rng: np.random.Generator, count: int, first: PriceWeights) -> list[PriceWeights]:
+def _wide(rng: np.random.Generator, count: int, first: PriceWeights, ranges: Ranges) -> list[PriceWeights]:
     """Anywhere in the ranges."""
-    lows, highs = np.log([*RANGES.values()]).T
-    return [_weights(first, row) for row in rng.uniform(lows, highs, size=(count, len(RANGES)))]
+    lows, highs = np.log([*ranges.values()]).T
+    return [_weights(first, row, ranges) for row in rng.uniform(lows, highs, size=(count, len(ranges)))]
 
 
-def _close(rng: np.random.Generator, count: int, tried: Sequence[Tried]) -> list[PriceWeights]:
+def _close(rng: np.random.Generator, count: int, tried: Sequence[Tried[ScoreT]], ranges: Ranges) -> list[PriceWeights]:
     """Near the best, spread as they are."""
     elite = tried[: max(2, round(ELITE_SHARE * len(tried)))]
-    points = np.array([[math.log(asdict(one.weights)[name]) for name in RANGES] for one in elite])
+    points = np.array([[math.log(asdict(one.weights)[name]) for name in ranges] for one in elite])
     spread = np.maximum(points.std(axis=0), LEAST_SPREAD)
-    lows, highs = np.log([*RANGES.values()]).T
-    drawn = np.clip(rng.normal(points.mean(axis=0), spread, size=(count, len(RANGES))), lows, highs)
-    return [_weights(elite[0].weights, row) for row in drawn]
+    lows, highs = np.log([*ranges.values()]).T
+    drawn = np.clip(rng.normal(points.mean(axis=0), spread, size=(count, len(ranges))), lows, highs)
+    return [_weights(elite[0].weights, row, ranges) for row in drawn]
 
 
-def _weights(base: PriceWeights, logs: Sequence[float]) -> PriceWeights:
-    return replace(base, **{name: round(math.exp(log), 5) for name, log in zip(RANGES, logs, strict=True)})
+def _weights(base: PriceWeights, logs: Sequence[float], ranges: Ranges) -> PriceWeights:
+    return replace(base, **{name: round(math.exp(log), 5) for name, log in zip(ranges, logs, strict=True)})

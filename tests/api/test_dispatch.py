@@ -17,7 +17,7 @@ def answering(name: bytes) -> AsgiApp:
     return app
 
 
-DISPATCH = Dispatch(answering(b"hot"), answering(b"rest"))
+DISPATCH = Dispatch(answering(b"hot"), answering(b"stored"), answering(b"rest"))
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,17 @@ DISPATCH = Dispatch(answering(b"hot"), answering(b"rest"))
         ("POST", "/v1/messages/count_tokens", b"hot"),
         ("POST", "/v1/embedding", b"rest"),
         ("GET", "/v1/models", b"rest"),
+        ("POST", "/v1/responses", b"hot"),
+        ("GET", "/v1/responses/resp_1", b"stored"),
+        ("DELETE", "/v1/responses/resp_1", b"stored"),
+        ("PUT", "/v1/responses/resp_1", b"stored"),
+        ("POST", "/v1/responses/resp_1/cancel", b"stored"),
+        ("GET", "/v1/responses/resp_1/input_items", b"stored"),
+        ("GET", "/v1/responses/", b"rest"),
+        ("GET", "/v1/responses/resp_1/", b"rest"),
+        ("GET", "/v1/responses/resp_1/other", b"rest"),
+        ("GET", "/v1/responses/resp_1/cancel/more", b"rest"),
+        ("GET", "/v1/responses//cancel", b"rest"),
         ("GET", "/", b"rest"),
     ],
 )

@@ -2,13 +2,14 @@
 
 import asyncio
 import json
+from collections.abc import Awaitable
 
 import pytest
 
 from gateway.api.hot import HIGH_WATER_BYTES, HotRoutes
 from gateway.api.intake import Intake
 from gateway.api.live import Live
-from gateway.core.types import OutcomeKind
+from gateway.core.types import OutcomeKind, RequestFacts
 from gateway.upstream.errors import ErrorKind
 from gateway.wire.conversation_names import ConversationNames
 from tests.api.asgi_client import AsgiClient, idle, settle
@@ -366,3 +367,25 @@ async def test_a_paused_client_that_leaves_stops_its_worker(door: Door) -> None:
     client.read(2)
     await client.task
     door.lab.check_settled()
+
+
+async def test_what_has_to_be_waited_for_is_waited_for_before_a_request_is_routed(door: Door) -> None:
+    lab, answered, asked = door.lab, asyncio.Event(), []
+
+    def before(facts: RequestFacts) -> Awaitable[object] | None:
+        asked.append(facts.model)
+        return answered.wait() if len(asked) == 1 else None
+
+    door.app = HotRoutes(lab.services, Intake(door.live), max_body_bytes=MAX_BODY_BYTES, before=before)
+    first = door.client().start(PLAIN)
+    await idle()
+    assert (asked, len(lab.pool.legs), len(lab.router.ledger)) == ([MODEL], 0, 0)
+    await door.begun()  # another one has nothing to wait for
+    answered.set()
+    await settle(lambda: len(lab.pool.legs) == 2)
+    for leg in lab.pool.legs:
+        leg.head()
+        leg.send(DONE).end()
+    await first.task
+    assert first.status == 200
+    await settle(lambda: not len(lab.router.ledger))

@@ -12,6 +12,7 @@ from gateway.core.output_length.carried import PromptReader
 from gateway.core.output_length.facts import PromptFacts
 from gateway.core.types import OutputFeatures, RequestId, WorkerId
 from gateway.upstream.services import ClientRequest
+from gateway.wire.conversation_names import tenant_hash
 from gateway.wire.errors import ApiError
 from gateway.wire.peeked import Peeked
 from tests.core.output_length.predictor_factories import model
@@ -82,6 +83,38 @@ class TestPrompts:
         take(through, chat(model="gpt-4o"))
         take(through, chat())
         assert [prompt.model for prompt in asked] == [MODEL, MODEL]
+
+
+class TestResponses:
+    """What a request goes on from, and whose that is."""
+
+    BODY = json.dumps({"model": MODEL, "input": "hi", "previous_response_id": "resp_1"}).encode()
+    PATH = "/v1/responses"
+
+    def test_the_response_is_read_where_nobody_asks_for_conversations(self) -> None:
+        _, peeked = take(intake(), self.BODY, path=self.PATH, headers=[(b"x-session-id", b"s")], **{IDENTITY: TEAM})
+        said = peeked.facts.conversation
+        assert said is not None
+        assert (said.response_id, said.tenant, said.label) == ("resp_1", tenant_hash("team"), None)
+        assert take(intake(), chat())[1].facts.conversation is None
+
+    def test_another_tenants_response_is_none(self) -> None:
+        asked: list[tuple[str, int]] = []
+        hidden = True
+
+        def hides(response_id: str, tenant: int) -> bool:
+            asked.append((response_id, tenant))
+            return hidden
+
+        through = Intake(Live(), hides=hides)
+        error = refused(through, self.BODY, path=self.PATH)
+        assert (error.status, error.param, error.code) == (404, "previous_response_id", "previous_response_not_found")
+        assert "resp_1" in error.message
+        hidden = False
+        take(through, self.BODY, path=self.PATH, **{IDENTITY: TEAM})
+        take(through, json.dumps({"model": MODEL, "input": "hi"}).encode(), path=self.PATH)
+        take(through, chat())
+        assert asked == [("resp_1", 0), ("resp_1", tenant_hash("team"))]
 
 
 class TestUsage:

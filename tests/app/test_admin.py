@@ -68,6 +68,7 @@ async def test_workers_are_shown_as_configured_and_as_they_are() -> None:
         "kv_block_tokens": None,
         "kv_total_blocks": None,
         "max_batched_tokens": None,
+        "caches_prefixes": True,
         "state": "closed",
         "breaker": "closed",
         "draining": False,

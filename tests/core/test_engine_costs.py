@@ -1,6 +1,8 @@
+from dataclasses import replace
+
 import pytest
 
-from gateway.core.engine_costs import MOST_CHUNKS
+from gateway.core.engine_costs import MOST_CHUNKS, EnginePower
 from tests.core.factories import ENGINE
 
 
@@ -27,3 +29,23 @@ def test_nothing_decodes_in_no_time_and_nothing_is_moved_in_none() -> None:
     assert ENGINE.decode_step_s(0, 0) == 0.0
     assert ENGINE.transfer_s(0) == 0.0
     assert ENGINE.transfer_s(1000) == pytest.approx(0.02)
+
+
+POWER = EnginePower(idle_w=100.0, decode_w=400.0, prefill_w=700.0)
+
+
+def test_a_prefill_beside_decoding_takes_what_it_adds_and_alone_the_weights_too() -> None:
+    engine = replace(ENGINE, power=POWER)
+    assert engine.prefill_j(0.05, 0.02) == pytest.approx(0.03 * 600.0)
+    alone_s = ENGINE.decode_step_s(1, 1)
+    assert engine.prefill_j(0.05, 0.0) == pytest.approx(alone_s * 300.0 + (0.05 - alone_s) * 600.0)
+
+
+def test_a_prefill_that_adds_nothing_takes_nothing_and_without_power_nothing_is_known() -> None:
+    assert replace(ENGINE, power=POWER).prefill_j(0.01, 0.02) == 0.0
+    assert ENGINE.prefill_j(0.05, 0.0) == 0.0
+
+
+def test_power_that_does_not_rise_is_refused() -> None:
+    with pytest.raises(ValueError, match="rise from idle"):
+        EnginePower(idle_w=100.0, decode_w=90.0, prefill_w=700.0)

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from gateway.core.calibration import Calibration
-from gateway.core.forecast import LOCAL_MEMORY_S, Forecast
+from gateway.core.engine_costs import EnginePower
+from gateway.core.forecast import LOCAL_MEMORY_S, FleetCosts, Forecast
 from gateway.core.types import Decision, Outlook, Role, WorkerId
 from tests.core.factories import COSTS, decision, view
 
@@ -127,3 +128,13 @@ def test_a_worker_that_left_is_forgotten() -> None:
     of.sent(promised(of, "one", prefill="p0"), 0.0)
     of.forget(WorkerId("p0"))
     assert remote(of).ttft_s == pytest.approx(remote(forecast()).ttft_s)
+
+
+def test_energy_is_that_of_the_price_and_not_of_the_time_that_was_seen() -> None:
+    power = EnginePower(idle_w=100.0, decode_w=400.0, prefill_w=700.0)
+    powered = FleetCosts(prefill=replace(COSTS.prefill, power=power), decode=replace(COSTS.decode, power=power))
+    of = Forecast(powered, Calibration())
+    beside = view("d0", role=Role.DECODE, inflight_requests=10, kv_tokens=10_000)
+    assert remote(of).prefill_j == pytest.approx(powered.prefill.prefill_j(remote(of).prefill_s, 0.0))
+    assert 0.0 < local(of, beside).prefill_j == pytest.approx(local(of, beside).stall_s * 600.0)
+    assert remote(forecast()).prefill_j == 0.0

@@ -230,6 +230,11 @@ class TestPrefixIndex:
         of.observe(dispatched(submit(of)))
         assert self._hits(of) == {"d0": 1}
 
+    def test_one_that_caches_no_prefixes_is_thought_to_hold_none(self) -> None:
+        of = router(worker("d0", kv_total_blocks=8, caches_prefixes=False))
+        of.observe(dispatched(submit(of)))
+        assert self._hits(of) == {}
+
     def test_the_policys_bound_holds_where_the_cache_is_larger_or_unknown(self) -> None:
         for spec in (D0, worker("d0", kv_total_blocks=10_000)):
             of = router(spec, policy=Policy(path=AlwaysLocal(), index_blocks_per_worker=3))

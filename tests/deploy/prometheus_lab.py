@@ -27,6 +27,7 @@ from loadtest.traces.synthetic import SyntheticMix, synthetic_trace
 from policy_store.bundle import Bundle, new_bundle
 from policy_store.path_models import model_of
 from policy_store.store import FileStore
+from tests.fleet.shared.redis_lab import LabServer
 from tests.policy_store.output_length_factories import predictor_files
 
 PROMETHEUS = shutil.which("prometheus")
@@ -79,10 +80,25 @@ class Observed:
 
 @contextlib.contextmanager
 def observed_fleet(directory: Path, scenario: Scenario = QUICK) -> Iterator[Observed]:
-    """Start a 2P2D fleet and a Prometheus, send the load, and keep both up for questions.
+    """Start a 2P2D fleet, its shared state and a Prometheus, send the load, and keep all up for questions.
 
     It decides by a bundle with prices and a predictor of output lengths, so that every panel has something to show.
     """
+    with _shared_state(directory) as shared:
+        yield from _observed_fleet(directory, scenario, shared)
+
+
+@contextlib.contextmanager
+def _shared_state(directory: Path) -> Iterator[LabServer]:
+    server = LabServer(directory)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+def _observed_fleet(directory: Path, scenario: Scenario, shared: LabServer) -> Iterator[Observed]:
     store = FileStore(directory / "policies")
     store.activate(store.add(_priced_bundle(scenario)))
     spec = FleetSpec(
@@ -91,8 +107,10 @@ def observed_fleet(directory: Path, scenario: Scenario = QUICK) -> Iterator[Obse
         speed=scenario.speed,
         settings={
             "slo": {"default": {"ttft_s": 2.0 / scenario.speed, "tpot_s": 0.04 / scenario.speed}},
-            "routing": {"policy": "learned", "store": str(store.root)},
+            # By load, so that conversations are remembered, and there is something to share.
+            "routing": {"policy": "learned", "store": str(store.root), "conversation": {"pinning": "load"}},
             "telemetry": {"decision_log": str(directory / "decisions.jsonl")},
+            "shared": {"url": shared.url},
         },
     )
     with running_fleet(spec) as fleet, _running_prometheus(directory, fleet) as url:
@@ -114,7 +132,13 @@ def _priced_bundle(scenario: Scenario) -> Bundle:
 def _send_load(fleet: RunningFleet, scenario: Scenario) -> None:
     requests = round(scenario.mix.rate_rps * scenario.speed * scenario.load_s)
     trace = synthetic_trace(scenario.mix, requests, seed=3)
-    options = LoadOptions(url=fleet.openai_url, model=DEFAULT_MODEL, run_id="dashboards", speed=scenario.speed)
+    options = LoadOptions(
+        url=fleet.openai_url,
+        model=DEFAULT_MODEL,
+        run_id="dashboards",
+        speed=scenario.speed,
+        session_header="x-session-id",
+    )
     records = uvloop.run(run_load(options, trace))
     failed = [record for record in records if not record.ok]
     assert len(failed) < MAX_FAILED_RATIO * len(records), failed[:3]

@@ -18,10 +18,12 @@ from deploy.grafana.model import COLUMNS
 from deploy.grafana.preview import HEAD_PX, ROW_PX, WIDTH_PX, render
 from deploy.grafana.results import Answers, QueryError, ask
 from tests.deploy.prometheus_lab import PROMETHEUS, QUICK, REAL_TIME, Observed, observed_fleet
+from tests.fleet.shared.redis_lab import needs_server
 
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.skipif(PROMETHEUS is None, reason="prometheus is not installed (apt-get install prometheus)"),
+    needs_server,
 ]
 
 PICTURES = {"slo-overview.json": "dashboard-slo.png", "routing-decisions.json": "dashboard-routing.png"}

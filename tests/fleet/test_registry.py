@@ -45,12 +45,14 @@ def test_the_spec_carries_all_settings() -> None:
         kv_block_tokens=64,
         kv_total_blocks=100,
         max_batched_tokens=8192,
+        caches_prefixes=False,
     )
     fleet = Fleet(worker_member(settings))
     spec = fleet.spec(A)
     assert spec is not None
     assert (spec.worker_id, spec.url, spec.role, spec.splits) == (A, "http://a:1/base/", Role.PREFILL, False)
     assert (spec.kv_block_tokens, spec.kv_total_blocks, spec.max_batched_tokens) == (64, 100, 8192)
+    assert not spec.caches_prefixes
     assert str(fleet.origins[A]) == "http://a:1/base"
 
 

@@ -9,6 +9,7 @@ from gateway.api.dispatch import OPEN_PATHS, Dispatch
 from gateway.api.hot import HotRoutes
 from gateway.api.intake import Intake
 from gateway.api.live import Live
+from gateway.api.responses import StoredResponses, Whereabouts
 from gateway.api.routes import Views, build_routes
 from gateway.core.types import Outcome, OutcomeKind, Refusal
 from gateway.wire.dialects import ROUTES
@@ -81,8 +82,11 @@ class Front:
     def __init__(self) -> None:
         self.lab = Lab.local()
         self.live = Live(default_model=lambda: MODEL, aliases={"alias": MODEL})
-        hot = HotRoutes(self.lab.services, Intake(self.live), max_body_bytes=MAX_BODY_BYTES)
-        routes = Dispatch(hot, _REST)
+        intake = Intake(self.live)
+        hot = HotRoutes(self.lab.services, intake, max_body_bytes=MAX_BODY_BYTES)
+        nowhere = Whereabouts(home=lambda *_: None, decoders=list, has_tenants=lambda: False)
+        stored = StoredResponses(self.lab.services, intake, nowhere, max_body_bytes=MAX_BODY_BYTES)
+        routes = Dispatch(hot, stored, _REST)
         self.app = RequireKey(routes, Keyring, scope="data", open_paths=OPEN_PATHS)
 
     async def send(self, path: str, *pieces: bytes, headers: Sequence[tuple[bytes, bytes]] | None = None) -> AsgiClient:

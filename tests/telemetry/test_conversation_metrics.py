@@ -6,7 +6,7 @@ from gateway.core.conversation.facts import TurnKind
 from gateway.core.conversation.rules import ConversationRules, Mode
 from gateway.core.events import Dispatched, Prefilled
 from gateway.core.policy import Policy
-from gateway.core.types import Role
+from gateway.core.types import Outlook, Role
 from gateway.telemetry.exposition import Readers
 from gateway.telemetry.recorder import Metrics
 from gateway.telemetry.router_state import RouterState
@@ -57,3 +57,23 @@ def test_gauges_show_where_conversations_live() -> None:
     assert held == {"p0": 0, "d0": 1010}
     (waiting,) = shown["tidegate_waiting_requests"].samples
     assert waiting.value == 0
+
+
+def test_the_wait_for_a_conversations_first_text_is_counted_once() -> None:
+    found = Metrics()
+    for turn in (TurnKind.FIRST, TurnKind.NEXT, TurnKind.NEXT):
+        text_s = 0.5 if turn is TurnKind.NEXT else None
+        decision = a_decision(turn=turn, conversation="0" * 16)
+        found.record(decision, an_outcome(duration_s=2.0), model_label="llama", first_text_s=text_s)
+    samples = {one.name: one.value for one in scrape(found)["tidegate_conversation_first_text_seconds"].samples}
+    assert samples["tidegate_conversation_first_text_seconds_count"] == 1
+    assert samples["tidegate_conversation_first_text_seconds_sum"] == 2.5
+
+
+def test_the_modelled_energy_of_prefills_is_summed_by_path() -> None:
+    found = Metrics()
+    outlook = Outlook(ttft_s=0.1, tpot_s=0.01, prefill_s=0.1, stall_s=0.0, crowd_s=0.0, prefill_j=40.0)
+    for _ in range(2):
+        found.record(a_remote_decision(outlook=outlook), an_outcome(), model_label="llama")
+    found.record(a_decision(), an_outcome(), model_label="llama")
+    assert values(found, "tidegate_prefill_energy_joules", "path") == {"local": 0.0, "remote": 80.0}

@@ -1,8 +1,8 @@
 """The answer to a scrape: parseable, complete, and free of names that are not ours."""
 
 import re
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -46,6 +46,29 @@ class FakeLag:
         return self.lag
 
 
+class FakeLoads:
+    """What `LoadStats` is, seen from a scrape."""
+
+    exchanges, failures, replicas = 40, 2, 3
+
+
+@dataclass
+class FakeShared:
+    """What `SharedStats` is, seen from a scrape."""
+
+    is_up: bool = True
+    queued: int = 3
+    answered: int = 5
+    timed_out: int = 1
+    refused: int = 2
+    sent: int = 40
+    dropped: int = 4
+    downs: int = 6
+    moved: int = 7
+    call_counts: Sequence[int] = (2, 3, 0, 0, 0, 0, 0, 0, 0, 1)
+    call_seconds: float = 1.5
+
+
 def busy_metrics() -> Metrics:
     metrics = Metrics(slos=[CHAT])
     routed = a_remote_decision(osl_predicted=True)
@@ -59,7 +82,9 @@ def all_readers() -> Readers:
     fleet = [a_worker("prefill-0", role=Role.PREFILL), a_worker("decode-0")]
     state = FakeState(fleet=fleet, calibration={"llama": 4.1}, burn={("chat", "5m"): 0.5})
     lag = FakeLag(LoopLag(ewma_s=0.001, max_s=0.25))
-    return Readers(state=state, pool=FakePool(), decision_log=FakeLog(), loop_lag=lag)
+    return Readers(
+        state=state, pool=FakePool(), decision_log=FakeLog(), loop_lag=lag, shared=FakeShared, loads=FakeLoads()
+    )
 
 
 def render(metrics: Metrics, readers: Readers, accept: str = "") -> tuple[str, str]:
@@ -240,3 +265,19 @@ def test_label_values_from_clients_are_escaped() -> None:
     labels = {"model": hostile, "served_model": hostile, "path": "remote", "outcome": "ok"}
     assert value(shown, "requests_total", **labels) == 1
     assert "tidegate_fake" not in shown
+
+
+def test_the_shared_pins_are_shown_where_there_are_any() -> None:
+    shown = scrape(Metrics(), all_readers())
+    assert value(shown, "shared_up") == 1
+    calls = {one.labels["outcome"]: one.value for one in shown["tidegate_shared_calls"].samples}
+    assert calls == {"answered": 5, "timed_out": 1, "refused": 2}
+    took = {one.labels.get("le", one.name): one.value for one in shown["tidegate_shared_call_seconds"].samples}
+    assert (took["0.0005"], took["0.001"], took["0.2"], took["+Inf"]) == (2, 5, 5, 6)
+    assert took["tidegate_shared_call_seconds_sum"] == 1.5
+    alone = scrape(Metrics(), Readers(state=FakeState()))
+    shared = [name for name in alone if name.startswith("tidegate_shared_")]
+    assert len(shared) == 11
+    told = [value(shown, f"shared_{name}") for name in ("loads_total", "load_failures_total", "replicas")]
+    assert told == [40, 2, 3]
+    assert [name for name in shared if alone[name].samples] == []

@@ -50,7 +50,34 @@ def test_a_streamed_response() -> None:
     usage = Usage(input_tokens=11, cached_tokens=4, output_tokens=8)
     assert seen(scanner) == (3, usage, None, True, ["completed"])
     assert (scanner.first_content_s, scanner.last_content_s) == (2.0, 5.0)
+    assert scanner.first_text_s == 4.0
     assert scanner.take_itl() == [2.0, 1.0]
+
+
+@pytest.mark.parametrize("size", [1, 7, 100_000])
+def test_the_id_of_a_streamed_response(size: int) -> None:
+    stream = b"".join(RESPONSE)
+    scanner = scan("/v1/responses", *(stream[at : at + size] for at in range(0, len(stream), size)))
+    assert scanner.response_id == "r"
+
+
+@pytest.mark.parametrize("response", [None, {}, {"id": None}, {"id": 5}, {"id": ""}, {"id": "x" * 257}, "r"])
+def test_a_response_without_an_id_that_could_be_kept(response: object) -> None:
+    begun = event("response.created", response=response)
+    assert scan("/v1/responses", begun, *RESPONSE[1:]).response_id is None
+    body = json.dumps(response).encode()
+    assert (read_id := ROUTES["/v1/responses"].response_id_of) is not None
+    assert read_id(body) is None
+    assert read_id(b'{"id":"resp_1","object":"response"}') == "resp_1"
+    assert read_id(b'{"id":"' + b"x" * 256 + b'"}') == "x" * 256
+
+
+def test_other_dialects_have_no_such_ids() -> None:
+    stream = [event("response.created", response={"id": "r"}), b'data: {"id":"chatcmpl-1","choices":[]}\n\n']
+    for path, dialect in ROUTES.items():
+        if path != "/v1/responses":
+            assert dialect.response_id_of is None
+            assert scan(path, *stream).response_id is None
 
 
 def test_a_response_that_was_cut_short() -> None:
@@ -98,6 +125,7 @@ def test_a_streamed_message() -> None:
     usage = Usage(input_tokens=33, cached_tokens=30, output_tokens=8)
     assert seen(scanner) == (3, usage, None, True, ["tool_use"])
     assert (scanner.first_content_s, scanner.last_content_s) == (3.0, 7.0)
+    assert scanner.first_text_s == 5.0
 
 
 def test_a_message_without_its_end_is_not_done() -> None:

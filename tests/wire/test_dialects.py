@@ -120,6 +120,13 @@ def test_a_response() -> None:
     assert (seen.facts.prompts, seen.facts.choices, seen.facts.media_parts) == (1, 1, 0)
 
 
+@pytest.mark.parametrize(("fields", "stores"), [({}, True), ({"store": True}, True), ({"store": None}, True)])
+def test_a_response_is_kept_unless_asked_not_to(fields: dict[str, Any], stores: bool) -> None:
+    assert peeked("/v1/responses", {"model": "m", "input": "hi", **fields}).stores is stores
+    assert peeked("/v1/responses", {"model": "m", "input": "hi", "store": False}).stores is False
+    assert peeked("/v1/chat/completions", {"model": "m", "messages": [{"role": "user"}], **fields}).stores is False
+
+
 def test_a_response_that_goes_on_shares_its_beginning() -> None:
     first = {"model": "m", "instructions": "i" * 300, "tools": [{"name": "t"}], "input": "u" * 300}
     items = [

@@ -48,8 +48,10 @@ def tuples(*items: Any) -> st.SearchStrategy[tuple[Any, ...]]:
 def members(cls: type) -> st.SearchStrategy[Any]:
     if issubclass(cls, Enum):
         return st.sampled_from(cls)
-    assert is_dataclass(cls)
     hints = get_type_hints(cls)
+    if issubclass(cls, tuple):  # a named one
+        return st.builds(cls, **{name: anything(hint) for name, hint in hints.items()})
+    assert is_dataclass(cls)
     return st.builds(cls, **{item.name: anything(hints[item.name]) for item in fields(cls)})
 
 

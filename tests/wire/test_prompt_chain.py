@@ -118,7 +118,8 @@ def test_media_count_as_parts_and_not_as_text() -> None:
     media = [big, {"type": "input_audio", "input_audio": {}}, {"type": "video_url"}, {"type": "file"}, {"x": 1}, 5]
     chain = hashed(user([*media, {"type": "text", "text": "hello"}]))
     assert chain.media_parts == len(media)
-    assert chain.text_bytes == hashed(user([{"type": "text", "text": "hello"}])).text_bytes
+    # One byte sets the text off from the media before it.
+    assert chain.text_bytes == hashed(user("hello")).text_bytes + 1
 
 
 @pytest.mark.parametrize(
@@ -136,6 +137,25 @@ def test_parts_that_are_text(part: object) -> None:
     chain = hashed(user([part]))
     assert chain.media_parts == 0
     assert chain.text_bytes == hashed(user(["hello"])).text_bytes
+
+
+@given(st.text(max_size=300), st.sampled_from(["text", "input_text", "output_text", ""]))
+def test_one_text_part_is_the_same_prompt_as_its_text(text: str, kind: str) -> None:
+    plain = [*user(text), {"role": "assistant", "content": text}]
+    parts = [{**message, "content": [{"type": kind, "text": text}]} for message in plain]
+    as_text, as_parts = (hashed(messages, block_bytes=4, with_turns=True) for messages in (plain, parts))
+    assert as_text == as_parts
+
+
+@given(st.lists(st.text(max_size=8), max_size=4), st.lists(st.text(max_size=8), max_size=4))
+def test_the_parts_of_a_content_are_told_apart(one: list[str], other: list[str]) -> None:
+    chains = [hashed([*user(parts), *user("tail")], block_bytes=1).hashes for parts in (one, other)]
+    # No text and no part are both nothing.
+    assert (chains[0] == chains[1]) is ((one or [""]) == (other or [""]))
+
+
+def test_media_alone_is_no_text() -> None:
+    assert hashed(user([IMAGE]), block_bytes=4).hashes != hashed(user(""), block_bytes=4).hashes
 
 
 @pytest.mark.parametrize("content", [None, "", []])

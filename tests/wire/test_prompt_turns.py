@@ -200,3 +200,12 @@ def test_of_a_longer_one_the_root_and_the_newest_turns_are_told(exchanges: int) 
     assert after[0] == before[0] == turns(talk(0))[0]
     assert after[1:-1] == before[-(MAX_LATE_TURNS - 1) :]
     assert after[-1] not in before
+
+
+def test_history_is_what_stands_before_the_last_answer_in_whole_blocks() -> None:
+    before, long = [ask("q" * 600)], [ask("q" * 600), answer("a" * 300), ask("more")]
+    sent = len(chain(before, block_bytes=64).hashes)
+    again = chain(long, block_bytes=64)
+    assert again.history_blocks == sent > 0
+    assert again.hashes[:sent] == chain(before, block_bytes=64).hashes
+    assert chain(before, block_bytes=64).history_blocks == 0

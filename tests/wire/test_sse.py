@@ -392,3 +392,13 @@ def test_the_scanner_never_raises(reads: list[bytes]) -> None:
     scanner = scan(*reads, max_event_bytes=200)
     scanner.finish(99.0)
     assert seen(scan(b"".join(reads), max_event_bytes=200))[0] <= len(b"".join(reads))
+
+
+def test_text_for_the_user_is_told_apart_from_reasoning_and_tools() -> None:
+    thought = event(chunk({"index": 0, "delta": {"reasoning_content": "hm"}, "finish_reason": None}))
+    called = event(chunk({"index": 0, "delta": {"tool_calls": [{"index": 0}]}, "finish_reason": None}))
+    scanner = scan(ROLE, thought, called, say("a"), say("b"))
+    assert (scanner.first_content_s, scanner.first_text_s) == (1.0, 3.0)
+    assert scan(ROLE, thought, called, END).first_text_s is None
+    text = event({"choices": [{"index": 0, "text": "a", "finish_reason": None}]})
+    assert scan(text, endpoint=Endpoint.COMPLETIONS).first_text_s == 0.0

@@ -38,3 +38,6 @@ class ConversationFacts:
     was sent. So a later turn's hashes begin with those of the turn before it; equal ones mean equal messages under
     the same model. Of more than 65 only the first and the newest 64 are told. Empty where the request has no
     messages."""
+    history_blocks: int = 0
+    """Leading blocks of the prompt's chain that stand before the last answer of the model: what the turn before was
+    asked with. 0 where there was none, and where that is not known."""

@@ -1,9 +1,10 @@
 """Which conversation a request is a turn of.
 
-The rule of this module: history decides, a label only tells apart what has the same history. So a sub-agent under its
-caller's label is a conversation of its own, a fork belongs to what it forked from, and a client that just sends its
-history again is recognised by it. Only where a history is new in the middle of a conversation with a label, as after
-its client has summed it up, does the label decide.
+The rule of this module: history decides, a label only tells apart what has the same history. A response of the model
+that a request goes on from is history that the worker keeps, and the request belongs to its conversation. So a
+sub-agent under its caller's label is a conversation of its own, a fork belongs to what it forked from, and a client
+that just sends its history again is recognised by it. Only where a history is new in the middle of a conversation with
+a label, as after its client has summed it up, does the label decide.
 """
 
 from collections.abc import Mapping
@@ -36,7 +37,7 @@ class Known(Protocol):
 
     @property
     def tips(self) -> Mapping[int, ConversationId]:
-        """Ends of histories, of conversations without a name; see `tip_of`."""
+        """Ends of histories; see `ends_of`."""
 
     @property
     def labels(self) -> Mapping[int, ConversationId]:
@@ -50,9 +51,13 @@ def identify(facts: ConversationFacts, known: Known) -> Identity | None:
     """The conversation, known or new; None for a request that says nothing of one."""
     turns = facts.turns
     is_first = len(turns) <= 1 and facts.response_id is None
-    if facts.label is None:
+    key = None if facts.label is None else mix64(_label_hash(facts.label) ^ facts.tenant)
+    if facts.response_id is not None and (turns or key is not None):
+        answered = known.tips.get(response_end(facts.response_id, facts.tenant))
+        if answered is not None:
+            return Identity(conversation_id=answered, label_key=key, is_first=False)
+    if key is None:
         return _by_history(facts, known.tips, is_first=is_first) if turns else None
-    key = mix64(_label_hash(facts.label) ^ facts.tenant)
     own = ConversationId(mix64(key ^ (turns[0] if turns else 0)))
     if not is_first and not known.knows(own):
         own = known.labels.get(key, own)
@@ -62,6 +67,29 @@ def identify(facts: ConversationFacts, known: Known) -> Identity | None:
 def tip_of(facts: ConversationFacts) -> int | None:
     """The end of its history, by which a conversation without a name is found again by its own tenant."""
     return facts.turns[-1] ^ facts.tenant if facts.label is None and facts.turns else None
+
+
+def response_end(response_id: str, tenant: int) -> int:
+    """A kept response as an end of its conversation's history: 64 bits, the same at every replica.
+
+    Args:
+        response_id: as the worker gave it.
+        tenant: a hash of who asked for it; another tenant's end of the same id is another one.
+    """
+    return mix64(hash64(response_id) ^ mix64(tenant))
+
+
+def ends_of(facts: ConversationFacts, response_id: str | None) -> tuple[int, ...]:
+    """By what the conversation is found again after a turn that ended well.
+
+    Args:
+        facts: the turn's.
+        response_id: its answer's, where the worker keeps it.
+    """
+    # What goes on from a response is only the end of a history, which nobody sends again.
+    tip = tip_of(facts) if facts.response_id is None else None
+    own = None if response_id is None else response_end(response_id, facts.tenant)
+    return tuple(end for end in (tip, own) if end is not None)
 
 
 def _by_history(facts: ConversationFacts, tips: Mapping[int, ConversationId], *, is_first: bool) -> Identity:

@@ -46,10 +46,12 @@ class ConversationRules:
     headroom_tokens: int = 512
     """A new conversation of n prompt tokens is promised n (1 + ratio) + tokens."""
     tool_wait_s: float = 60.0
-    """So long after its last turn a conversation's KV is not given up: its tools may be running."""
-    evict_after_s: float | None = 2.0
+    """So long after its last turn, at most, a conversation counts as alive: its tools may be running."""
+    presumes_over: bool = True
+    """Whether one that pauses longer than nearly all did of late (`pauses`) counts as over, and its KV as free."""
+    evict_after_s: float | None = 0.0
     """A new conversation waits so long for room before idle ones are given up; None: it waits for its turn."""
-    max_wait_s: float = 30.0
+    max_wait_s: float = 5.0
     """After so long it gets the emptiest worker, room or not: nothing is refused for the sake of a pin."""
     local_below_tokens: int = 0
     """First turns of fewer prompt tokens prefill on their decode worker: no transfer at all."""
@@ -81,6 +83,17 @@ class ConversationRules:
         """
         return 0 if capacity is None or not held else held + promised - int(self.admit_ratio * capacity)
 
-    def promised_tokens(self, isl_tokens: int) -> int:
-        """KV that a new conversation is promised."""
-        return int(isl_tokens * (1.0 + self.headroom_ratio)) + self.headroom_tokens
+    def protected_s(self, usual_pause_s: float) -> float:
+        """So long after its last turn a conversation gives no way to one that has waited.
+
+        Where usual pauses are known, the one that has paused longest gives way, however long that is: those that
+        pause longer than usual have given way before.
+        """
+        return 0.0 if self.presumes_over and usual_pause_s < self.tool_wait_s else self.tool_wait_s
+
+    def promised_tokens(self, isl_tokens: int, *, is_new: bool) -> int:
+        """KV that a conversation is promised where it begins, or begins anew.
+
+        What a new one grows to is a guess from its first prompt; one that comes back has done most of its growing.
+        """
+        return int(isl_tokens * (1.0 + self.headroom_ratio * is_new)) + self.headroom_tokens

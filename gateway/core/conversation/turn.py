@@ -25,20 +25,37 @@ class Turn:
     @property
     def is_at_home(self) -> bool:
         """Whether some worker holds its history."""
-        return self.known is not None and not self.known.is_cold
+        return self._home() is not None
 
-    def kind_on(self, worker_id: WorkerId) -> TurnKind:
+    @property
+    def is_new(self) -> bool:
+        """Whether the conversation begins: nobody has let it in before."""
+        known = self.known
+        return self.identity.is_first and (known is None or not (known.is_cold or known.kv_tokens))
+
+    def kind_on(self, worker_id: WorkerId, *, is_local: bool) -> TurnKind:
         """What the turn is where it goes to this worker."""
-        if self.lives_on(worker_id):
+        if self.goes_on_at(worker_id, is_local=is_local):
             return TurnKind.NEXT
         if self.identity.is_first and not self.is_at_home:
             return TurnKind.FIRST
         return TurnKind.MOVED if self.is_kept else TurnKind.NEXT
 
+    def goes_on_at(self, worker_id: WorkerId, *, is_local: bool) -> bool:
+        """Whether it is this worker where it goes on; one that was given up does where its KV is there still."""
+        known = self.known
+        if known is None or known.worker_id != worker_id:
+            return False
+        return self.lives_on(worker_id) or (known.is_cold and is_local and not self.identity.is_first)
+
     def lives_on(self, worker_id: WorkerId) -> bool:
         """Whether it is this worker."""
+        return self._home() == worker_id
+
+    def _home(self) -> WorkerId | None:
+        """The worker that holds its history; not one where it shall only begin."""
         known = self.known
-        return known is not None and not known.is_cold and known.worker_id == worker_id
+        return None if known is None or known.is_cold or not known.kv_tokens else known.worker_id
 
 
 def turn_of(facts: RequestFacts, rules: ConversationRules, book: ConversationBook) -> Turn | None:

@@ -24,6 +24,7 @@ UNBOUND_TPOT_S = 0.04
 """What a latency is measured by where the SLO does not bound it; then missing it costs nothing."""
 LEAST_OUTPUT_TOKENS = 16.0
 """A hold-up is shared by at least so many tokens: shorter answers have hardly a TPOT."""
+JOULES_PER_KJ = 1000.0
 FARTHEST = 30.0
 """Beyond so many widths a bound is missed or kept for certain."""
 
@@ -50,6 +51,8 @@ class PriceWeights:
     """Per request that will wait for the prefill, of what so long a wait costs: 1 is as for the request itself."""
     full_price: float = 4.0
     """For a decode worker whose KV cache would be over full by all of its size."""
+    energy_price: float = 0.0
+    """Per kilojoule that the prefill takes beyond idling, as modelled."""
     hysteresis: float = 0.0
     """What the other path than the worker's last one must be better by."""
 
@@ -108,6 +111,7 @@ def price(
         cost += weights.queue_price * waiting * (_ttft_loss(ttft + prefill, slo, weights) - ttft_loss)
     if not is_local:
         cost += weights.prefill_price * prefill
+    cost += weights.energy_price * outlook.prefill_j / JOULES_PER_KJ
     if load.kv_after_ratio is not None and load.kv_after_ratio > 1.0:
         cost += weights.full_price * (load.kv_after_ratio - 1.0)
     return cost

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from gateway.core.forecast import Forecast
+from gateway.core.forecast import Forecast, PrefillLeg
 from gateway.core.path.base import PathPolicy, PathQuestion
 from gateway.core.path.price import Load, PriceWeights, price
 from gateway.core.placement import MAX_CANDIDATES
@@ -146,11 +146,11 @@ def candidates_of(compared: Sequence[Route]) -> list[Candidate]:
     return sorted(found, key=lambda one: one.total, reverse=True)[:MAX_CANDIDATES]
 
 
-def _best_prefill(question: RouteQuestion, weights: PriceWeights) -> tuple[WorkerView, tuple[float, float]] | None:
+def _best_prefill(question: RouteQuestion, weights: PriceWeights) -> tuple[WorkerView, PrefillLeg] | None:
     """The prefill worker that is done first, its own time priced; and when it is."""
     isl, now_s, forecast = question.isl_tokens, question.now_s, question.forecast
     legs = [(view, forecast.prefill_leg(view, isl, now_s)) for view in question.prefill]
-    return min(legs, key=lambda leg: leg[1][0] + weights.prefill_price * leg[1][1], default=None)
+    return min(legs, key=lambda leg: leg[1].done_s + weights.prefill_price * leg[1].prefill_s, default=None)
 
 
 def _load(question: RouteQuestion, view: WorkerView) -> Load:

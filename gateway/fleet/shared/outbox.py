@@ -37,9 +37,9 @@ class Outbox:
         """A conversation's newest state."""
         self._add(step_of(Op.PUT, conversation, pin))
 
-    def close(self, conversation: ConversationId, now_s: float) -> None:
-        """A conversation has ended."""
-        self._add(Step(op=Op.CLOSE, conversation=conversation, seen_s=now_s))
+    def close(self, conversation: ConversationId, seen_s: float) -> None:
+        """A conversation has ended that was seen then."""
+        self._add(Step(op=Op.CLOSE, conversation=conversation, seen_s=seen_s))
 
     def reopen(self, conversation: ConversationId) -> None:
         """A conversation goes on: forget that it should be closed."""

@@ -11,6 +11,9 @@ from typing import Protocol
 from gateway.core.conversation.identity import ConversationId
 from gateway.core.types import WorkerId
 
+LEAST_TOKENS = 1
+"""Of a pin that stands: the core takes none for a place where a conversation shall only begin."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
@@ -32,6 +35,8 @@ class Claim:
     """The pin that stands. One that was there before is as it was before this claim, its last turn included."""
     occupancy: Mapping[WorkerId, int]
     """KV tokens pinned at each worker asked about, over all replicas, this pin included."""
+    is_new: bool
+    """Nobody had one: the pin is the one that was proposed."""
 
 
 class SharedState(Protocol):
@@ -62,8 +67,13 @@ class SharedState(Protocol):
     def touch(self, conversation: ConversationId, pin: Pin) -> None:
         """Tell the others, soon, of a conversation's newest state."""
 
-    def close(self, conversation: ConversationId) -> None:
-        """Tell the others, soon, that a conversation has ended."""
+    def close(self, conversation: ConversationId, *, seen_s: float | None = None) -> None:
+        """Tell the others, soon, that a conversation has ended; one that somebody has gone on with since stands.
+
+        Args:
+            conversation: which.
+            seen_s: when a turn of it was last under way; unset is now.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +100,8 @@ class SharedOptions:
     """Between two reads of all workers' occupancy."""
     flush_s: float = 0.05
     """How long a touch or a close waits for others to go with it."""
+    load_s: float | None = 0.05
+    """Between two times that loads are told and heard; None: they are not."""
     batch_steps: int = 64
     """Steps in one call of the script; the server does nothing else meanwhile."""
     max_queued: int = 10_000
@@ -98,6 +110,6 @@ class SharedOptions:
     def __post_init__(self) -> None:
         if not self.prefix or set(self.prefix) & set("{}"):
             raise ValueError("prefix must be some text without braces")
-        seconds = (self.deadline_s, self.idle_ttl_s, self.retry_s, self.refresh_s, self.flush_s)
-        if min(seconds) <= 0 or min(self.batch_steps, self.max_queued) < 1:
+        seconds = (self.deadline_s, self.idle_ttl_s, self.retry_s, self.refresh_s, self.flush_s, self.load_s or 1.0)
+        if min(seconds) <= 0 or self.load_s == 0 or min(self.batch_steps, self.max_queued) < 1:
             raise ValueError("times and bounds must be positive")

@@ -1,14 +1,36 @@
 """What the shared state has done, in numbers that telemetry may read at any time.
 
-The rule of this module: numbers only rise, but for `is_up` and `queued`.
+The rule of this module: numbers only rise, but for `is_up`, `queued` and `replicas`.
 """
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
-from typing import Final
 
-CALL_BUCKETS_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05)
-"""Upper boundaries: from a server beside the gateway to the default deadline."""
+from gateway.telemetry.buckets import SHARED_CALL_BUCKETS_S
+
+
+@dataclass(slots=True, kw_only=True)
+class LoadStats:
+    """Of the loads that replicas tell each other."""
+
+    is_up: bool = False
+    """The last try went well."""
+    exchanges: int = 0
+    """Times that they were told and heard."""
+    failures: int = 0
+    """Times that this broke off, or could not begin."""
+    replicas: int = 0
+    """Gateways that told theirs of late, as last heard; 0 while that is not known."""
+
+    def exchange(self, replicas: int) -> None:
+        """It went well, among so many."""
+        self.is_up, self.replicas = True, replicas
+        self.exchanges += 1
+
+    def fail(self) -> None:
+        """It did not."""
+        self.is_up, self.replicas = False, 0
+        self.failures += 1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,8 +61,8 @@ class SharedStats:
     """Expired pins that this replica's calls removed."""
     call_seconds: float = 0.0
     """Sum over the answered and the timed out, as their callers saw them."""
-    call_counts: list[int] = field(default_factory=lambda: [0] * (len(CALL_BUCKETS_S) + 1))
-    """How many of those took so long: one number for each of `CALL_BUCKETS_S` (not cumulative), and one beyond."""
+    call_counts: list[int] = field(default_factory=lambda: [0] * (len(SHARED_CALL_BUCKETS_S) + 1))
+    """How many of those took so long: one for each of `SHARED_CALL_BUCKETS_S` (not cumulative), and one beyond."""
 
     def answer(self, took_s: float) -> None:
         """Count a claim or move that was answered, and how long its caller waited."""
@@ -59,4 +81,4 @@ class SharedStats:
 
     def _time(self, took_s: float) -> None:
         self.call_seconds += took_s
-        self.call_counts[bisect_left(CALL_BUCKETS_S, took_s)] += 1
+        self.call_counts[bisect_left(SHARED_CALL_BUCKETS_S, took_s)] += 1

@@ -130,6 +130,7 @@ class SharedPins(SharedState):
             await asyncio.wait({self._keeper}, timeout=STOP_S if self._stats.is_up else 0)
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
+            await self._disconnect()  # it may have been cancelled amid that
         self._give_up()
 
     # -- on the request path -----------------------------------------------------------------------------------
@@ -154,9 +155,9 @@ class SharedPins(SharedState):
         """See `SharedState.touch`."""
         self._outbox.put(conversation, pin)
 
-    def close(self, conversation: ConversationId) -> None:
+    def close(self, conversation: ConversationId, *, seen_s: float | None = None) -> None:
         """See `SharedState.close`."""
-        self._outbox.close(conversation, self._clock())
+        self._outbox.close(conversation, self._clock() if seen_s is None else seen_s)
 
     async def _ask(self, step: Step, workers: Sequence[WorkerId] = ()) -> Claim | None:
         if not self._stats.is_up:
@@ -275,7 +276,8 @@ class SharedPins(SharedState):
     def _settle(self, calls: Sequence[_Call], reply: Reply) -> None:
         for call, pin in zip(calls, reply.answers, strict=False):  # the answers to what is queued come after theirs
             occupancy = {worker: reply.occupancy.get(worker, 0) for worker in call.workers}
-            call.settle(Claim(pin=call.step.pin() if pin is None else pin, occupancy=occupancy))
+            is_new, stands = pin is None, call.step.pin() if pin is None else pin
+            call.settle(Claim(pin=stands, occupancy=occupancy, is_new=is_new))
 
     def _correct(self, changes: Sequence[Step], answers: Sequence[Pin | None]) -> None:
         """Pass on what the server knew better, unless this replica has changed it once more."""

@@ -16,7 +16,7 @@ from gateway.wire.dialects.responses import RESPONSES
 from gateway.wire.openai import peek
 from gateway.wire.sse import SseScanner
 
-__all__ = ["CHAT", "COMPLETIONS", "ROUTES", "Dialect"]
+__all__ = ["CHAT", "COMPLETIONS", "RESPONSES", "ROUTES", "Dialect"]
 
 CHAT = Dialect(endpoint=Endpoint.CHAT, peek=partial(peek, endpoint=Endpoint.CHAT))
 COMPLETIONS = Dialect(

@@ -62,6 +62,8 @@ class Dialect:
     """A fresh scanner for one streamed answer."""
     usage_of: Callable[[bytes], Usage | None] = usage_from_json
     """The usage of a whole answer."""
+    response_id_of: Callable[[bytes], str | None] | None = None
+    """The id of a whole answer that the worker keeps by it; None where a dialect's answers are kept by nobody."""
     error_body: Callable[[ApiError], bytes] = errors.body
     """An error as the answer's body; its headers are `errors.response_headers`."""
     sse_error: Callable[[ApiError], bytes] = errors.sse_error

@@ -147,7 +147,9 @@ class MessagesScanner(Scanner):
             self.done = self.done or payload.strip() == b"[DONE]"
             return
         if read.type == "content_block_delta":
-            self.content_events += read.delta is not None and read.delta.has_content()
+            if read.delta is not None and read.delta.has_content():
+                self.content_events += 1
+                self.shows_text = self.shows_text or filled(read.delta.text)
         elif read.type == "message_stop":
             self.done = True
         elif read.type == "error" or given(read.error):

@@ -1,7 +1,8 @@
 """OpenAI's Responses API: POST /v1/responses.
 
 The rule of this module: the prompt is the instructions, then the input items in their order. A stream's events have
-types; the one that carries the whole response ends it, and there is no `[DONE]`.
+types; the one that carries the whole response ends it, and there is no `[DONE]`. A response has an id, and the worker
+keeps it unless it is asked not to.
 """
 
 import msgspec
@@ -16,7 +17,12 @@ from gateway.wire.scanner import MAX_EVENT_BYTES, Scanner, error_message, filled
 from gateway.wire.usage import Usage, responses_usage, usage_from_json
 
 _ABSENT = msgspec.Raw()
+_CREATED = "response.created"
 _ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"})
+_SHOWN = frozenset({"response.output_text.delta", "response.refusal.delta"})
+
+MAX_ID_CHARS = 256
+"""No worker makes longer ids, and they are kept."""
 
 
 class _Request(msgspec.Struct, kw_only=True):
@@ -31,6 +37,7 @@ class _Request(msgspec.Struct, kw_only=True):
     user: msgspec.Raw = _ABSENT
     max_output_tokens: msgspec.Raw = _ABSENT
     stream: msgspec.Raw = _ABSENT
+    store: msgspec.Raw = _ABSENT
 
 
 class _Item(msgspec.Struct):
@@ -77,6 +84,7 @@ def _read(body: bytes, arrival: Arrival) -> Peeked | ApiError:
             "user": request.user,
             "previous_response_id": request.previous_response_id,
         },
+        stores=bytes(request.store) != b"false",
     )
 
 
@@ -120,6 +128,12 @@ class _Incomplete(msgspec.Struct):
     reason: str | None = None
 
 
+class _Named(msgspec.Struct):
+    """A response as far as its id."""
+
+    id: str | None = None
+
+
 class _Response(msgspec.Struct):
     status: str | None = None
     incomplete_details: _Incomplete | None = None
@@ -129,21 +143,28 @@ class _Response(msgspec.Struct):
 
 _decode_event = msgspec.json.Decoder(_Event).decode
 _decode_response = msgspec.json.Decoder(_Response).decode
+_decode_named = msgspec.json.Decoder(_Named).decode
 
 
 class ResponsesScanner(Scanner):
     """What has been seen of one streamed response: every `*.delta` that is not empty is content."""
 
-    __slots__ = ("_usage",)
+    __slots__ = ("_response_id", "_usage")
 
     def __init__(self, *, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         super().__init__(max_event_bytes=max_event_bytes)
         self._usage = _ABSENT
+        self._response_id: str | None = None
 
     @property
     def usage(self) -> Usage | None:
         """That of the event which ended the stream."""
         return responses_usage(self._usage)
+
+    @property
+    def response_id(self) -> str | None:
+        """That of the event which began the stream."""
+        return self._response_id
 
     def _read_event(self, event: bytes) -> None:
         payload = payload_of(event)
@@ -152,8 +173,11 @@ class ResponsesScanner(Scanner):
         except (msgspec.DecodeError, RecursionError):
             self.done = self.done or payload.strip() == b"[DONE]"
             return
-        if read.type.endswith(".delta"):
-            self.content_events += filled(read.delta)
+        if read.type.endswith(".delta") and filled(read.delta):
+            self.content_events += 1
+            self.shows_text = self.shows_text or read.type in _SHOWN
+        elif read.type == _CREATED:
+            self._response_id = _id_of(read.response)
         elif read.type in _ENDS:
             self.done = True
             self._read_end(read.response)
@@ -183,6 +207,18 @@ def _sse_error(error: ApiError) -> bytes:
     return b"event: error\ndata: " + msgspec.json.encode(event) + b"\n\n"
 
 
+# --- whole answers -------------------------------------------------------------------------------------------------
+
+
+def _id_of(response: bytes | msgspec.Raw) -> str | None:
+    """The id of a response; None where it has none that could be kept, or is not JSON."""
+    try:
+        found = _decode_named(response).id
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return found if found and len(found) <= MAX_ID_CHARS else None
+
+
 def _usage_of(body: bytes) -> Usage | None:
     return usage_from_json(body, responses_usage)
 
@@ -192,5 +228,6 @@ RESPONSES = Dialect(
     peek=json_peek(_read),
     scanner=ResponsesScanner,
     usage_of=_usage_of,
+    response_id_of=_id_of,
     sse_error=_sse_error,
 )

@@ -44,6 +44,10 @@ class Dialect(Protocol):
     def id_prefix(self) -> str:
         """What the answer's id begins with."""
 
+    @property
+    def takes_request_id(self) -> bool:
+        """Whether the id goes on with the request's own, where it has one."""
+
     def whole(self, job: Job, usage: Usage, kv_transfer_params: Json | None) -> bytes:
         """The answer as one JSON document."""
 

@@ -112,6 +112,7 @@ class MessagesDialect:
     """The answers of /v1/messages."""
 
     id_prefix = "chatcmpl-"
+    takes_request_id = True
 
     def whole(self, job: Job, usage: Usage, kv_transfer_params: Json | None) -> bytes:
         """A message of one block: text, or a tool's use."""

@@ -7,6 +7,8 @@ from loadtest.worker.streams import stream_writer
 
 
 class _Completions:
+    takes_request_id = True
+
     def __init__(self, id_prefix: str) -> None:
         self.id_prefix = id_prefix
 

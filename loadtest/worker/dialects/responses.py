@@ -1,8 +1,9 @@
-"""OpenAI's Responses API as vLLM 0.32 serves it, without a store: every answer stands alone.
+"""OpenAI's Responses API as vLLM 0.32 serves it; what is kept of an answer is `loadtest.worker.responding`'s.
 
 A body becomes a chat body, so that the same conversation has the same prompt on both routes.
 """
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -80,6 +81,9 @@ class ResponsesBody(Struct, frozen=True, kw_only=True):
     input: str | list[Item]
     model: str | None = None
     instructions: str | None = None
+    previous_response_id: str | None = None
+    store: bool | None = True
+    background: bool | None = False
     max_output_tokens: int | None = None
     stream: bool | None = False
     temperature: float | None = None
@@ -100,13 +104,13 @@ _TOOLS = Decoder(list[FunctionTool])
 _TEXT = Decoder(TextConfig)
 
 
-def as_chat(body: ResponsesBody) -> ChatBody:
-    """The same conversation as a chat body."""
+def as_chat(body: ResponsesBody, before: Sequence[Message] = ()) -> ChatBody:
+    """The same conversation as a chat body, with what stands before the input of the response that it goes on from."""
     items = [Item(role="user", content=body.input)] if isinstance(body.input, str) else body.input
     instructions = [] if body.instructions is None else [Message(role="system", content=body.instructions)]
     return ChatBody(
         model=body.model,
-        messages=instructions + [_message(item) for item in items],
+        messages=[*instructions, *before, *map(_message, items)],
         max_tokens=body.max_output_tokens,
         stream=body.stream,
         temperature=body.temperature,
@@ -121,31 +125,51 @@ def as_chat(body: ResponsesBody) -> ChatBody:
     )
 
 
+OnWhole = Callable[[Json, Message, tuple[bytes, ...]], None]
+"""Told of a whole response, of its answer as a message, and of the events of a stream in the background."""
+
+
 class ResponsesDialect:
-    """The answers to one body, parts of which they repeat."""
+    """The answers to one body, parts of which they repeat.
+
+    Attributes:
+        on_whole: what is to be told of the whole response, if anything.
+    """
 
     id_prefix = "resp_"
+    takes_request_id = False
 
     def __init__(self, body: ResponsesBody) -> None:
         self._body = body
+        self.on_whole: OnWhole | None = None
 
     def whole(self, job: Job, usage: Usage, kv_transfer_params: Json | None) -> bytes:
         """A response of one item: a message, or a function's call."""
-        output = [output_item(job.plans[0])]
-        return msgspec.json.encode(self._response(job, output, usage, kv_transfer_params))
+        response = self._whole(job, usage, kv_transfer_params)
+        self._tell(job, response, ())
+        return msgspec.json.encode(response)
 
     def writer(self, job: Job) -> ResponsesWriter:
         """The events of the same response."""
-        plan = job.plans[0]
         return ResponsesWriter(
-            plan,
+            job.plans[0],
             begun=self._response(job, None, None, None),
-            completed=lambda usage: self._response(job, [output_item(plan)], usage, None),
+            completed=lambda usage: self._whole(job, usage, None),
+            ended=lambda response, events: self._tell(job, response, events if self._body.background else ()),
         )
 
     def refusal(self, error: ApiError) -> bytes:
         """As everywhere in OpenAI's APIs."""
         return error.body()
+
+    def _whole(self, job: Job, usage: Usage, kv: Json | None) -> Json:
+        return self._response(job, [output_item(job.plans[0])], usage, kv)
+
+    def _tell(self, job: Job, response: Json, events: tuple[bytes, ...]) -> None:
+        if self.on_whole is not None:
+            plan = job.plans[0]
+            answer = Message(role="assistant", content=plan.text(0, plan.output_tokens).decode())
+            self.on_whole(response, answer, events)
 
     def _response(self, job: Job, output: list[Json] | None, usage: Usage | None, kv: Json | None) -> Json:
         body, plan = self._body, job.plans[0]
@@ -169,7 +193,7 @@ class ResponsesDialect:
             "background": False,
             "max_output_tokens": job.request.limit_tokens(plan.prompt, max_model_len=job.envelope.max_model_len),
             "max_tool_calls": None,
-            "previous_response_id": None,
+            "previous_response_id": body.previous_response_id,
             "prompt": None,
             "reasoning": None,
             "service_tier": "auto",

@@ -21,12 +21,28 @@ _DELTA = (
 
 
 class ResponsesWriter:
-    """Writes one response's events; `begun` is the response before its first word, `completed` the whole one."""
+    """Writes one response's events.
 
-    def __init__(self, plan: Plan, *, begun: Json, completed: Callable[[Usage], Json]) -> None:
+    Args:
+        plan: of the answer.
+        begun: the response before its first word.
+        completed: the whole one.
+        ended: is told of the whole one, and of all its events.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        begun: Json,
+        completed: Callable[[Usage], Json],
+        ended: Callable[[Json, tuple[bytes, ...]], None],
+    ) -> None:
         self._plan = plan
         self._begun = begun
         self._completed = completed
+        self._ended = ended
+        self._written: list[bytes] = []
         self._sequence = 0
         self._opened = False
         self._plain = plan.script is None
@@ -54,7 +70,10 @@ class ResponsesWriter:
         done = b""
         if self._opened:
             done = self._message_done() if self._call is None else self._call_done(self._call)
-        return done + self._event("response.completed", {"response": self._completed(usage)})
+        response = self._completed(usage)
+        end = done + self._event("response.completed", {"response": response})
+        self._ended(response, tuple(self._written))
+        return end
 
     def failure(self, error: ApiError) -> bytes:
         """An event of its own; nothing follows it."""
@@ -62,11 +81,15 @@ class ResponsesWriter:
 
     def _event(self, kind: str, fields: Json) -> bytes:
         number, self._sequence = self._sequence, self._sequence + 1
-        return named_event(kind, {**fields, "sequence_number": number, "type": kind})
+        return self._write(named_event(kind, {**fields, "sequence_number": number, "type": kind}))
 
     def _text(self, quoted: bytes) -> bytes:
         number, self._sequence = self._sequence, self._sequence + 1
-        return self._delta % (quoted, number)
+        return self._write(self._delta % (quoted, number))
+
+    def _write(self, event: bytes) -> bytes:
+        self._written.append(event)
+        return event
 
     def _message(self, piece: Piece) -> bytes:
         opening = b""

@@ -35,7 +35,7 @@ def served(
 ) -> Conversation:
     found = begun(book, named(number), worker, kv, at_s)
     book.turn_begins(found, kv, at_s)
-    book.turn_ends(found, at_s, kv_tokens=kv, tip=None)
+    book.turn_ends(found, at_s, kv_tokens=kv)
     return found
 
 
@@ -46,7 +46,7 @@ def test_a_home_holds_what_its_conversations_hold() -> None:
     assert (book.held_tokens(D0), book.residents(D0)) == (150, 2)
     book.turn_begins(one, 300, 1.0)
     assert book.held_tokens(D0) == 350
-    book.turn_ends(one, 2.0, kv_tokens=280, tip=None)
+    book.turn_ends(one, 2.0, kv_tokens=280)
     assert book.held_tokens(D0) == 330
     book.turn_begins(one, 10, 3.0)
     assert book.held_tokens(D0) == 330  # a turn frees nothing before it has ended
@@ -56,7 +56,7 @@ def test_a_turn_that_failed_leaves_what_was_held() -> None:
     book = ConversationBook(10)
     one = served(book, 1, kv=100)
     book.turn_begins(one, 300, 1.0)
-    book.turn_ends(one, 2.0, kv_tokens=None, tip=None)
+    book.turn_ends(one, 2.0, kv_tokens=None)
     assert (book.held_tokens(D0), one.turns, one.under_way) == (300, 1, 0)
 
 
@@ -107,7 +107,7 @@ def test_ends_of_histories_are_bounded_and_go_with_their_conversation() -> None:
     one = begun(book, nameless(1))
     for tip in range(10):
         book.turn_begins(one, 100, float(tip))
-        book.turn_ends(one, float(tip), kv_tokens=100, tip=tip)
+        book.turn_ends(one, float(tip), kv_tokens=100, ends=(tip,))
     assert sorted(book.tips) == list(range(10 - MAX_TIPS, 10))
     book.forget(one)
     assert not book.tips
@@ -120,7 +120,7 @@ def test_equal_beginnings_are_taken_over_by_the_later_conversation() -> None:
     book.turn_begins(one, 100, 0.0)
     other = begun(book, nameless(1, is_first=True), D1)
     assert other is not one
-    book.turn_ends(one, 1.0, kv_tokens=100, tip=7)  # nobody's any more
+    book.turn_ends(one, 1.0, kv_tokens=100, ends=(7,))  # nobody's any more
     assert (book.held_tokens(D0), book.held_tokens(D1), dict(book.tips)) == (0, 100, {})
 
 
@@ -165,7 +165,20 @@ class AnyCourse(RuleBasedStateMachine):
     @rule(one=consumes(running), kv=st.none() | st.integers(0, 500), tip=st.none() | st.integers(0, 30))
     def turn_ends(self, one: Conversation, kv: int | None, tip: int | None) -> None:
         self.now_s += 1.0
-        self.book.turn_ends(one, self.now_s, kv_tokens=kv, tip=tip if one.label_key is None else None)
+        self.book.turn_ends(one, self.now_s, kv_tokens=kv, ends=() if tip is None else (tip, tip + 100))
+
+    @rule(
+        number=st.integers(0, 9),
+        worker=st.sampled_from([D0, D1]),
+        kv=st.integers(0, 500),
+        has_name=st.booleans(),
+        end=st.none() | st.integers(0, 30),
+    )
+    def is_told(self, number: int, worker: WorkerId, kv: int, has_name: bool, end: int | None) -> None:
+        self.now_s += 1.0
+        conversation_id = ConversationId(number + 10 * has_name)
+        key = number if has_name else None
+        self.book.told(conversation_id, worker, self.now_s, label_key=key, end=end, kv_tokens=kv, turns=1)
 
     @rule(worker=st.sampled_from([D0, D1]))
     def worker_is_lost(self, worker: WorkerId) -> None:

@@ -1,5 +1,6 @@
 """ConServe through the router's own door."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -123,7 +124,7 @@ class TestPlaces:
         home = serve(of, turn("a", tokens=3000)).decode_worker
         serve(of, turn("b", tokens=100))
         assert serve(of, turn("a", 1, tokens=6000)).decode_worker == home
-        stays = serve(of, turn("a", 2, tokens=9500))  # there would be no room for so much elsewhere
+        stays = serve(of, turn("a", 2, tokens=13_500))  # there would be no room for so much elsewhere
         assert stays.decode_worker == home
         moved = serve(of, turn("a", 3, tokens=7000))
         assert moved.decode_worker != home
@@ -214,11 +215,29 @@ class TestWaiting:
         ((called, answer),) = of.release(102.0)
         assert (called, routed(answer).decode_worker) == (ticket, "d0")
         end(of, routed(answer), 103.0)
-        self.waits(of, "a", 300.0, tokens=6100)  # nothing is left of it, so it comes as a new one
-        ((_, back),) = of.release(302.0)
-        end(of, routed(back), 303.0)
+        back = routed(of.submit(turn("a", 1, tokens=6100), 300.0))  # nothing is left of it, but it was let in before
+        assert (back.turn, back.path) == (TurnKind.MOVED, Path.REMOTE)
+        end(of, back, 303.0)
         (moved,) = [one for one in of.conversations.book if one.rehomes]
         assert (moved.transfers, moved.turns, moved.is_cold) == (2, 2, False)
+
+    def test_one_that_comes_back_is_prefilled_where_it_is_done_sooner(self) -> None:
+        of = router(P0, decoder("d0", 64_000), policy=policy(evict_after_s=None))
+        first = serve(of, turn("a"))
+        of.observe(WorkerDown(at_s=1.0, worker_id=WorkerId("d0")))
+        of.observe(WorkerUp(at_s=2.0, spec=decoder("d1", 64_000)))
+        routed(of.submit(turn("b", tokens=30_000), 3.0))  # the only prefill worker has this to do
+        back = routed(of.submit(turn("a", 1, tokens=2000), 4.0))
+        assert (first.path, back.path, back.turn) == (Path.REMOTE, Path.LOCAL, TurnKind.MOVED)
+
+    def test_those_that_outgrow_their_worker_make_room_in_their_order(self) -> None:
+        of = router(P0, decoder("d0", 16_000), policy=policy(tool_wait_s=0.0))
+        for place, label in enumerate("abc"):
+            serve(of, turn(label, tokens=2000), float(place))
+        serve(of, turn("c", 1, tokens=13_000), 4.0)
+        book = of.conversations.book
+        assert [one.is_cold for one in book] == [True, False, False]
+        assert book.held_tokens(WorkerId("d0")) <= 16_000
 
     def test_one_whose_tools_may_be_running_gives_no_way(self) -> None:
         of, first = self.full(evict_after_s=2.0, tool_wait_s=60.0, max_wait_s=1000.0)
@@ -319,3 +338,46 @@ class TestAffinity:
 def test_rules_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(PolicyError):
         ConversationRules(**wrong)
+
+
+class TestPresumedOver:
+    """Usual pauses are a second; one that pauses for longer counts as over."""
+
+    def served(self, **rules: Any) -> Router:
+        of = router(P0, decoder("d0", 64_000), D1, policy=policy(tool_wait_s=60.0, **rules))
+        for number in range(70):
+            serve(of, turn("known", number, tokens=1000), float(number))
+        return of
+
+    def test_its_room_is_free_for_others(self) -> None:
+        of = self.served()
+        home = WorkerId(of.conversations.book.get(next(iter(of.conversations.book)).conversation_id).worker_id)  # type: ignore[union-attr]
+        assert of.conversations.book.held_tokens(home) > 0
+        of.tick(69.5)
+        assert of.conversations.book.held_tokens(home) > 0
+        of.tick(72.0)
+        assert of.conversations.book.held_tokens(home) == 0
+
+    def test_it_goes_on_at_home_where_its_kv_is_still_without_a_transfer(self) -> None:
+        of = self.served()
+        of.tick(72.0)
+        (known,) = of.conversations.book
+        home, transfers = known.worker_id, known.transfers
+        about = turn("known", 70, tokens=1000)
+        of.prefix.store(home, chain := tuple(range(8)))
+        back = serve(of, replace(about, block_chains=(chain,), block_bytes=500), 80.0)
+        assert (back.decode_worker, back.path, back.turn) == (home, Path.LOCAL, TurnKind.NEXT)
+        assert (known.transfers, known.rehomes, known.is_cold) == (transfers, 0, False)
+
+    def test_it_begins_anew_where_its_kv_is_gone(self) -> None:
+        of = self.served()
+        of.tick(72.0)
+        (known,) = of.conversations.book
+        back = serve(of, turn("known", 70, tokens=1000), 80.0)
+        assert (back.path, back.turn, known.rehomes) == (Path.REMOTE, TurnKind.MOVED, 1)
+
+    def test_nothing_is_presumed_where_that_is_switched_off(self) -> None:
+        of = self.served(presumes_over=False)
+        of.tick(100.0)
+        (known,) = of.conversations.book
+        assert not known.is_cold

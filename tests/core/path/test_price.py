@@ -129,3 +129,8 @@ def test_a_weight_that_is_no_price_is_refused(value: float) -> None:
 def test_a_width_of_nothing_is_refused() -> None:
     with pytest.raises(PolicyError, match="widths"):
         PriceWeights(ttft_width=0.0)
+
+
+def test_energy_costs_by_the_kilojoule_and_nothing_where_nobody_asks_for_it() -> None:
+    assert cost(expected(prefill_j=500.0), energy_price=4.0) - cost() == pytest.approx(2.0)
+    assert cost(expected(prefill_j=500.0)) == cost()

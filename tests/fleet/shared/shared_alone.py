@@ -46,6 +46,8 @@ class PlayedServer:
     """The subscription breaks off."""
     news: list[tuple[ConversationId, Pin | None]] = field(default_factory=list)
     """What is heard as soon as one listens."""
+    closed_s: dict[ConversationId, float] = field(default_factory=dict)
+    """When those were seen that were closed."""
     during: Callable[[], None] = lambda: None
     """Is called in every call."""
 
@@ -62,6 +64,7 @@ class PlayedServer:
         self.asked_for.append(workers)
         if steps:
             self.taken.append([(step.op, step.conversation) for step in steps])
+            self.closed_s.update({step.conversation: step.seen_s for step in steps if step.op is Op.CLOSE})
             self.waiting.set()
             await self.held.wait()
         self.during()

@@ -22,7 +22,7 @@ async def test_a_claim_that_nothing_stands_in_the_way_of_stands() -> None:
     async with started() as one:
         one.server.occupancy = {WORKER: 300, WorkerId("elsewhere"): 7}
         claim = await one.shared.claim(1, pin_at(), workers=[WORKER, OTHER])
-        assert claim == Claim(pin=pin_at(), occupancy={WORKER: 300, OTHER: 0})
+        assert claim == Claim(pin=pin_at(), occupancy={WORKER: 300, OTHER: 0}, is_new=True)
         assert one.server.asked_for[-1] == (WORKER, OTHER)
 
 
@@ -30,7 +30,7 @@ async def test_a_claim_is_answered_by_the_pin_that_stands() -> None:
     async with started() as one:
         one.server.answers[1] = pin_at(OTHER)
         claim = await one.shared.claim(1, pin_at(WORKER))
-        assert claim == Claim(pin=pin_at(OTHER), occupancy={})
+        assert claim == Claim(pin=pin_at(OTHER), occupancy={}, is_new=False)
 
 
 async def test_what_comes_while_a_call_is_under_way_goes_together_in_the_next_with_calls_first() -> None:
@@ -297,6 +297,15 @@ async def test_callers_times_are_counted() -> None:
         for took_s in (0.0004, 0.003, 0.003, 1.0):
             one.server.during = takes(one, took_s)
             await one.shared.claim(1, pin_at())
-        assert one.shared.stats.call_counts == [1, 0, 0, 2, 0, 0, 0, 1]
+        assert one.shared.stats.call_counts == [1, 0, 0, 2, 0, 0, 0, 0, 0, 1]
         assert one.shared.stats.call_seconds == pytest.approx(1.0064)
         assert one.now_s[0] > NOW_S
+
+
+async def test_a_close_says_when_it_was_seen() -> None:
+    async with started() as one:
+        one.advance(50.0)
+        one.shared.close(1, seen_s=NOW_S)
+        one.shared.close(2)
+        await until(lambda: len(one.server.flat()) == 2)
+        assert one.server.closed_s == {1: NOW_S, 2: NOW_S + 50.0}

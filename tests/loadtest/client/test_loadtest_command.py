@@ -54,6 +54,16 @@ async def test_a_run_prints_its_summary_and_reconciliation(tmp_path: Path) -> No
     assert len((tmp_path / "records.jsonl").read_text().splitlines()) == 30
 
 
+async def test_sessions_are_played_in_closed_loop_and_reported_as_conversations() -> None:
+    async with ScriptedServer(FakeTidegate()) as server:
+        trace = ("--trace", "synthetic:miniswe", "--requests", "30", "--speed", "200")
+        status, printed = await end(await start("--url", server.url, *trace))
+    assert status == 0, printed
+    assert "30/30 requests completed" in printed
+    assert "time to first visible token" in printed
+    assert "TPOT of the last turn" in printed
+
+
 async def test_one_failure_is_exit_status_one() -> None:
     async with ScriptedServer(FakeTidegate(failing=frozenset({2}))) as server:
         status, printed = await end(await start("--url", server.url, "--requests", "8", "--speed", "200"))

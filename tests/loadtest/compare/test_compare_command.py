@@ -12,7 +12,11 @@ from loadtest.compare.command import compare_command
 from loadtest.compare.effort import BROAD, FULL
 from loadtest.compare.presets import PRESETS, QUICK_PRESETS
 from loadtest.compare.session import Report
+from loadtest.conserve import session
+from loadtest.conserve.claims import claims
+from loadtest.conserve.results import ConserveReport
 from tests.loadtest.compare.compare_lab import PLACE, TINY
+from tests.loadtest.conserve.conserve_lab import EXACT, arm, cell
 
 APP = typer.Typer(pretty_exceptions_enable=False)
 APP.command()(compare_command)
@@ -79,3 +83,18 @@ def test_what_is_learned_live_is_learned_at_home_and_a_quick_one_is_no_claim() -
     assert full.live.rounds >= 3
     assert quick.live.budget < full.live.budget
     assert quick.is_quick
+
+
+def test_conversations_are_compared_by_the_same_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = [cell(arm("per turn"), arm("conserve", baseline=EXACT, ttfet_p95_s=1.5))]
+    report = ConserveReport(is_claim=False, claims=claims(cells), cells=cells, weights={})
+    monkeypatch.setattr(session, "run_conserve", lambda **_: report)
+    out, file = tmp_path / "out", tmp_path / "found.json"
+    asked = ["--preset", "conserve", "--quick", "--data", str(tmp_path), "--out", str(out), "--json", str(file)]
+    done = CliRunner().invoke(APP, asked, env={"COLUMNS": "200"})
+    assert done.exit_code == 1
+    assert "ok   miniswe/2P2D at 80% of 'per turn': conserve: transfers per conversation: 1.000" in done.output
+    assert "MISS miniswe/2P2D at 80% of 'per turn': conserve: P95 TTFET against 'per turn': +50.0%" in done.output
+    assert "This run is no claim" in done.output
+    assert msgspec.json.decode(file.read_bytes(), type=ConserveReport) == report
+    assert (out / "report.md").read_text().startswith("# Comparison: conserve")

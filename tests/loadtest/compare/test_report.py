@@ -3,8 +3,9 @@ from pathlib import Path
 import pytest
 
 from loadtest.compare.bounds import HEADLINE, beside_strongest, losses, no_loss, paper_rows, verdicts
+from loadtest.compare.layout import NO_CLAIM
 from loadtest.compare.pictures import draw
-from loadtest.compare.report import NO_CLAIM, bound_lines, markdown
+from loadtest.compare.report import bound_lines, markdown
 from loadtest.compare.results import CellResult, Cluster, Course, DecisionCost, Finding, Skipped, Step
 from loadtest.compare.session import Report
 from tests.loadtest.compare.compare_lab import arm, cell, interval

@@ -4,9 +4,11 @@ from rich.console import Console, RenderableType
 from gateway.core.types import SloTarget
 from loadtest.client.reconcile import ReconcileRow
 from loadtest.client.records import Record
+from loadtest.report.conversations import ConversationSummary, tail
 from loadtest.report.summary import Summary, summarise
 from loadtest.report.tables import (
     comparison_table,
+    conversation_table,
     duration,
     headlines,
     latency_table,
@@ -94,3 +96,23 @@ def test_headlines_say_done_of_asked_and_name_failures(summary: Summary) -> None
     assert not any("failures" in line for line in headlines(summary, SLO))
     lost = Record(request_id="r", index=0, scheduled_s=0.0, error="timeout", e2e_s=1.0)
     assert headlines(summarise([*RUN, lost], SLO), SLO)[-1] == "[red]failures: timeout 1[/]"
+
+
+def test_conversations_with_what_is_not_known_as_a_dash() -> None:
+    found = ConversationSummary(
+        asked=3,
+        finished=2,
+        finished_ratio=2 / 3,
+        ttfet_s=tail([0.5, 0.5]),
+        ttfet_work_s=None,
+        e2e_s=tail([60.0]),
+        last_tpot_s=None,
+        transfers_mean=1.5,
+        transfers={1: 1, 2: 1},
+        moves_mean=0.0,
+    )
+    rows = shown(conversation_table(found))
+    assert rows[1] == ["time to first visible token", *[duration(0.5)] * 4]
+    assert rows[2] == ["without pauses", "-", "-", "-", "-"]
+    assert rows[5] == ["transfers", "-", "-", "-", "1.50"]
+    assert rows[6][0] == "2 of 3 finished"

@@ -130,7 +130,10 @@ def test_turns_of_a_session_stay_on_their_decode_worker() -> None:
 
 
 CONSERVE = replace(
-    REMOTE, conversation=ConversationRules(mode=Mode.CONSERVE, headroom_tokens=335, idle_ttl_s=3.0, evict_after_s=None)
+    REMOTE,
+    conversation=ConversationRules(
+        mode=Mode.CONSERVE, headroom_tokens=335, idle_ttl_s=3.0, evict_after_s=None, max_wait_s=30.0
+    ),
 )
 """The lab's engines hold 400 tokens: a conversation at a time."""
 

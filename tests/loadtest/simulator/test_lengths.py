@@ -67,3 +67,14 @@ def test_predictions_order_as_many_pairs_rightly_as_is_asked(share: float) -> No
     right = [(lengths[a] < lengths[b]) == (predicted[a] < predicted[b]) for a, b in pairs]
     assert fmean(right) == pytest.approx(share, abs=0.04)
     assert fmean(predicted) == pytest.approx(fmean(lengths), rel=0.05)
+
+
+def test_noisy_lengths_are_wrong_by_up_to_half_and_right_on_average() -> None:
+    requests = [request(n, at_s=float(n), output=1000) for n in range(2000)]
+    predict = foretold(Lengths.NOISY, requests, seed=3)
+    assert predict is not None
+    found = [predict(each) for each in requests]
+    assert 500 <= min(found) < 550
+    assert 1450 < max(found) <= 1500
+    assert fmean(found) == pytest.approx(1000, rel=0.02)
+    assert found != [foretold(Lengths.NOISY, requests, seed=4)(each) for each in requests]  # type: ignore[misc]

@@ -131,9 +131,9 @@ async def test_messages_refuse_in_anthropics_shape(lab: Lab, worker: Emulated) -
 
 
 async def test_response_stream_says_the_same_as_the_whole_response(lab: Lab, worker: Emulated) -> None:
-    body = {"model": MODEL, "input": "hi", "instructions": "be brief", "max_output_tokens": 9}
-    whole = (await lab.post(worker, RESPONSES, body, x_request_id="r")).json()
-    events = events_of(await lab.post(worker, RESPONSES, body | {"stream": True}, x_request_id="r"))
+    body = {"model": MODEL, "input": "hi", "instructions": "be brief", "max_output_tokens": 9, "seed": 1}
+    whole = (await lab.post(worker, RESPONSES, body)).json()
+    events = events_of(await lab.post(worker, RESPONSES, body | {"stream": True}))
     assert [data["sequence_number"] for _, data in events] == list(range(len(events)))
     kinds = [kind.removeprefix("response.") for kind in dict.fromkeys(kind for kind, _ in events)]
     assert kinds == [

@@ -177,13 +177,20 @@ class Lab:
         return f"{next(self._serial):0{2 * size}x}"
 
     def begin(
-        self, emulated: Emulated, path: str, body: Any = None, *, method: str = "POST", **headers: str
+        self,
+        emulated: Emulated,
+        path: str,
+        body: Any = None,
+        *,
+        method: str = "POST",
+        query: bytes = b"",
+        **headers: str,
     ) -> Exchange:
         """Send a request; nothing happens until time or the loop goes on."""
         raw = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         named = {"content-type": "application/json"} | {k.replace("_", "-"): v for k, v in headers.items()}
         pairs = [(key.encode(), value.encode()) for key, value in named.items()]
-        scope = {"type": "http", "method": method, "path": path, "headers": pairs}
+        scope = {"type": "http", "method": method, "path": path, "headers": pairs, "query_string": query}
         return Exchange(emulated.app, scope, raw)
 
     async def post(self, emulated: Emulated, path: str, body: Any = None, **headers: str) -> Reply:
