@@ -11,7 +11,7 @@ MIB = 2**20
 
 
 def marks(*memory_bytes: int, known: int = 100_000) -> list[Mark]:
-    seen = (50_000, 100_000, 200_000)
+    seen = (50_000, 100_000, 200_000, 400_000)
     return [
         Mark(ids=ids, known=min(ids, known), memory_bytes=size) for ids, size in zip(seen, memory_bytes, strict=True)
     ]
@@ -42,10 +42,14 @@ def test_the_book_forgets_beyond_its_capacity(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_memory_may_grow_until_the_book_is_full() -> None:
-    assert unbounded(marks(10 * MIB, 20 * MIB, 20 * MIB)) == []
+    assert unbounded(marks(10 * MIB, 20 * MIB, 28 * MIB, 28 * MIB)) == []
 
 
-@pytest.mark.parametrize("found", [marks(10 * MIB, 20 * MIB, 22 * MIB), marks(1, 20, 20, known=150_000)])
+@pytest.mark.parametrize("found", [marks(10, 20, 30, 33), marks(1, 20, 20, 22, known=100_000)])
 def test_what_grows_beyond_it_is_told(found: list[Mark]) -> None:
     (words,) = unbounded(found)
-    assert "after 200,000 ids" in words
+    assert "after 400,000 ids" in words
+
+
+def test_a_book_beyond_its_capacity_is_told_too() -> None:
+    assert len(unbounded(marks(1, 20, 20, 20, known=150_000))) == 2
