@@ -149,6 +149,16 @@ class WorkerLoad(NamedTuple):
     awaited_requests: int = 0
     awaited_kv_tokens: int = 0
 
+    def plus(self, other: "WorkerLoad | None", *, sign: int = 1) -> "WorkerLoad":
+        """With another's at the same worker."""
+        if other is None:
+            return self
+        return WorkerLoad(self[0], *[own + sign * its for own, its in zip(self[1:], other[1:], strict=True)])
+
+    def less(self, other: "WorkerLoad | None") -> "WorkerLoad":
+        """Without another's at the same worker."""
+        return self.plus(other, sign=-1)
+
 
 @record
 class LoadsElsewhere:

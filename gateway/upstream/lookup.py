@@ -18,12 +18,12 @@ from gateway.upstream.errors import PoolClosed, UpstreamError
 from gateway.upstream.exchange import Exchange, Limits
 from gateway.upstream.faults import Fault, fault_of_error, fault_of_status
 from gateway.upstream.heads import UnsafeHead, UpstreamRequest
+from gateway.upstream.journey import CLIENT_CLOSED_REQUEST
 from gateway.upstream.services import ClientRequest, ClientSink, Headers, Services
 from gateway.upstream.watch import is_event_stream
 from gateway.wire import errors as api_errors
 from gateway.wire.errors import ApiError
 
-CLIENT_CLOSED_REQUEST = 499
 NOT_FOUND = 404
 FIRST_BYTE_TIMEOUT_S = 10.0
 """Nothing is computed for such an answer, so a worker that says nothing for so long is not well."""

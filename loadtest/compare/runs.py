@@ -4,11 +4,8 @@ The rule of this module: a run's file is named after all that it depends on: its
 it executes, and the traces' files. A file is there wholly or not at all, so what was stopped can go on.
 """
 
-import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -16,6 +13,7 @@ import numpy as np
 
 from loadtest.compare.serving import Served, Task
 from loadtest.experiment.fingerprint import code_version
+from loadtest.experiment.kept import sources_hash, stamp, written_whole
 
 SECONDS = np.float32
 """How latencies are kept."""
@@ -46,26 +44,12 @@ class Runs:
 
 
 def _key(task: Task) -> str:
-    files = [(name, _stamp(Path(name))) for name in _names(task)]
-    return sha256(repr((task.key, files, code_version(), _own_code())).encode()).hexdigest()[:24]
-
-
-@cache
-def _own_code() -> str:
-    """Hash of what makes a run of a task."""
-    package = Path(__file__).parents[1]
-    return sha256(b"".join((package / f"{name}.py").read_bytes() for name in MAKES_RUNS)).hexdigest()
+    files = [(name, stamp(Path(name))) for name in _names(task)]
+    return sha256(repr((task.key, files, code_version(), sources_hash(MAKES_RUNS))).encode()).hexdigest()[:24]
 
 
 def _names(task: Task) -> list[str]:
     return [spec.partition(":")[2].partition("?")[0] for spec in task.traffic.sources()]
-
-
-def _stamp(path: Path) -> tuple[int, int] | None:
-    if not path.is_file():
-        return None
-    stat = path.stat()
-    return stat.st_size, stat.st_mtime_ns
 
 
 def _read(file: Path) -> Served:
@@ -79,9 +63,7 @@ def _read(file: Path) -> Served:
 
 
 def _write(served: Served, file: Path) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=file.parent, suffix=".part")
-    with os.fdopen(descriptor, "wb") as stream:
+    with written_whole(file) as stream:
         np.savez_compressed(
             stream,
             ttft_s=served.ttft_s.astype(SECONDS),
@@ -89,4 +71,3 @@ def _write(served: Served, file: Path) -> None:
             met=served.met,
             local=served.local,
         )
-    Path(name).replace(file)

@@ -4,11 +4,8 @@ The rule of this module: a result's file is named after all that it depends on: 
 sources and cost tables that it executes, and the trace's file. A file is there wholly or not at all.
 """
 
-import os
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
@@ -19,8 +16,11 @@ import msgspec
 from loadtest.conserve.serving import Served, Task, throughput
 from loadtest.conserve.traffic import SOURCES
 from loadtest.experiment.fingerprint import code_version
+from loadtest.experiment.kept import sources_hash, stamp, written_whole
 
 Kept = TypeVar("Kept")
+MAKES_RUNS = ("conserve/serving", "conserve/traffic", "conserve/arms", "learning/simulated", "learning/prices")
+"""Modules that a run depends on, beside those that every experiment does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,24 +51,12 @@ def _kept(directory: Path | None, task: Task, ask: Callable[[Task], Kept], kind:
     if file.exists():
         return msgspec.msgpack.decode(file.read_bytes(), type=kind)
     found = ask(task)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=file.parent, suffix=".part")
-    with os.fdopen(descriptor, "wb") as stream:
+    with written_whole(file) as stream:
         stream.write(msgspec.msgpack.encode(found))
-    Path(name).replace(file)
     return found
 
 
 def _key(task: Task, asked: str) -> str:
     talk = task.talk
-    file = None if talk.data is None else talk.data / SOURCES[talk.workload].file
-    stamp = (file.stat().st_size, file.stat().st_mtime_ns) if file is not None and file.is_file() else None
-    return sha256(repr((asked, task.key, stamp, code_version(), _own_code())).encode()).hexdigest()[:24]
-
-
-@cache
-def _own_code() -> str:
-    """Hash of what makes a run of a task, beside what every experiment depends on."""
-    package = Path(__file__).parents[1]
-    names = ("conserve/serving", "conserve/traffic", "conserve/arms", "learning/simulated", "learning/prices")
-    return sha256(b"".join((package / f"{name}.py").read_bytes() for name in names)).hexdigest()
+    file = None if talk.data is None else stamp(talk.data / SOURCES[talk.workload].file)
+    return sha256(repr((asked, task.key, file, code_version(), sources_hash(MAKES_RUNS))).encode()).hexdigest()[:24]

@@ -5,6 +5,7 @@ The rule of this module: it only says what comes after what. All arms of a cell 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -150,7 +151,7 @@ def _cell(study: Study, baseline: Arm, turns_rps: float, arms: Sequence[Arm]) ->
     served = {arm.name: flat[number * count : (number + 1) * count] for number, arm in enumerate(arms)}
     found = drawn(served, draws=effort.draws)
     own = found[baseline.name]
-    floors = _floors(talks)
+    floors = [floor_s for talk in talks for floor_s in _floors(talk, effort.most_sessions)]
     spec, _ = load_engine(ENGINE)
     decoders = sum(role.decodes for _, role in baseline.fleet(place).pools.roles())
     return CellFigures(
@@ -189,12 +190,16 @@ def _mean(runs: Sequence[Served], name: str) -> float:
     return float(np.mean([getattr(run, name) for run in runs]))
 
 
-def _floors(talks: Sequence[Talk]) -> list[float]:
-    """Of every conversation, less its pauses: what no router goes below."""
+def _floors(talk: Talk, most: int) -> Sequence[float]:
+    """Of every conversation, less its pauses: what no router goes below, at whatever rate they begin."""
+    return _all_floors(replace(talk, rate_rps=1.0, sessions=most))[: talk.sessions]
+
+
+@lru_cache(maxsize=16)
+def _all_floors(talk: Talk) -> Sequence[float]:
     costs = engine_costs(*load_engine(ENGINE))
     return [
         ttfet_floor_s(replace(one, turns=tuple(replace(turn, think_s=0.0) for turn in one.turns)), costs)
-        for talk in talks
         for one in talk.load().sessions
     ]
 

@@ -5,7 +5,6 @@ have changed, without its own part; it hears the answer a little later. Nothing 
 nothing has changed.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gateway.core.events import LoadsElsewhere, WorkerLoad
@@ -57,7 +56,7 @@ class SharedLoads:
         return LoadsElsewhere(
             at_s=heard_s,
             until_s=heard_s + BELIEVED_INTERVALS * self.plan.interval_s,
-            loads=tuple(_less(self._sums[worker_id], told.get(worker_id)) for worker_id in fresh),
+            loads=tuple(self._sums[worker_id].less(told.get(worker_id)) for worker_id in fresh),
         )
 
     def _take(self, replica: int, ledger: Ledger) -> None:
@@ -67,7 +66,7 @@ class SharedLoads:
             old, new = before.get(worker_id), after.get(worker_id)
             if old != new:
                 known = self._sums.get(worker_id, WorkerLoad(worker_id))
-                self._sums[worker_id] = _plus(_less(known, old), new)
+                self._sums[worker_id] = known.less(old).plus(new)
                 self._changed.append(worker_id)
 
     def _trim(self) -> None:
@@ -75,16 +74,3 @@ class SharedLoads:
         if read_by_all > len(self._changed) // 2:
             del self._changed[:read_by_all]
             self._dropped += read_by_all
-
-
-def _plus(one: WorkerLoad, other: WorkerLoad | None) -> WorkerLoad:
-    return one if other is None else _added(one, other, 1)
-
-
-def _less(one: WorkerLoad, other: WorkerLoad | None) -> WorkerLoad:
-    return one if other is None else _added(one, other, -1)
-
-
-def _added(one: WorkerLoad, other: WorkerLoad, sign: int) -> WorkerLoad:
-    sums: Sequence[int] = [a + sign * b for a, b in zip(one[1:], other[1:], strict=True)]
-    return WorkerLoad(one.worker_id, *sums)

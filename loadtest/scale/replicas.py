@@ -107,7 +107,7 @@ class Replicas:
 
     def sampled(self, engine: int, snapshot: EngineSnapshot, now_s: float) -> None:
         """Nobody hears of all workers at once; see `hear`."""
-        raise NotImplementedError(engine, snapshot, now_s)
+        raise AssertionError(f"engine {engine} was sampled for all at once at {now_s:g} s: {snapshot}")
 
     def hear(self, replica: int, place: int, sample: WorkerSample, now_s: float) -> None:
         """One replica has scraped one worker."""

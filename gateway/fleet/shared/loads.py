@@ -153,7 +153,7 @@ class SharedLoads:
             LoadsElsewhere(
                 at_s=self._clock(),
                 until_s=began_s + BELIEVED_INTERVALS * self._interval_s,
-                loads=tuple(_less(load, own.get(load.worker_id)) for load in answer.sums),
+                loads=tuple(load.less(own.get(load.worker_id)) for load in answer.sums),
                 is_whole=is_whole,
             )
         )
@@ -183,8 +183,3 @@ def _changed(told: Mapping[WorkerId, WorkerLoad], own: Mapping[WorkerId, WorkerL
     """What is not as it was told; those that nothing is left of come last."""
     changed = [load for worker_id, load in own.items() if told.get(worker_id) != load]
     return changed + [WorkerLoad(worker_id) for worker_id in told if worker_id not in own]
-
-
-def _less(sums: WorkerLoad, own: WorkerLoad | None) -> WorkerLoad:
-    """The others' part."""
-    return sums if own is None else WorkerLoad(sums[0], *[a - b for a, b in zip(sums[1:], own[1:], strict=True)])
