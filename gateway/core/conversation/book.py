@@ -35,6 +35,8 @@ class Conversation:
     """When a turn of it was last under way, at whichever replica; None where nobody knows."""
     is_cold: bool = False
     """Its KV is gone, or given up: the next turn begins anew."""
+    is_promised: bool = False
+    """New ones wait for the room that it holds; a pin alone keeps nobody waiting."""
     under_way: int = 0
     """Turns that have not ended."""
     turns: int = 0
@@ -281,12 +283,12 @@ class ConversationBook:
         self._settle(conversation)
 
     def presume_over(self, before_s: float) -> None:
-        """Give up the KV of those that are idle and were not seen since then; they keep their names."""
+        """Give up the room of those that are idle and were not seen since then; they keep their names."""
         for home in list(self._homes.values()):
             for conversation in list(home.members.values()):
                 if conversation.last_seen_s > before_s:
                     break
-                if not conversation.under_way:
+                if conversation.is_promised and not conversation.under_way:
                     self.chill(conversation)
                     self.presumed_over.append(conversation)
 

@@ -104,7 +104,8 @@ class ConversationKeeper:
                 return None
         kv_tokens = ask.estimate.isl_tokens + math.ceil(ask.estimate.osl_tokens)
         self.book.turn_begins(conversation, kv_tokens, ask.now_s)
-        if turn.mode is Mode.CONSERVE:
+        conversation.is_promised = turn.mode is Mode.CONSERVE
+        if conversation.is_promised:
             self._relieve(decision.decode_worker, ask.now_s)
         return conversation
 

@@ -381,3 +381,11 @@ class TestPresumedOver:
         of.tick(100.0)
         (known,) = of.conversations.book
         assert not known.is_cold
+
+    def test_one_that_only_has_a_pin_keeps_it_however_long_it_pauses(self) -> None:
+        of = self.served(mode=Mode.AFFINITY, pinning=Pinning.LOAD)
+        of.tick(100.0)
+        (known,) = of.conversations.book
+        assert not known.is_cold
+        back = serve(of, turn("known", 70, tokens=1000), 120.0)
+        assert (back.decode_worker, back.pinned) == (known.worker_id, True)
