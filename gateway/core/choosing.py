@@ -44,6 +44,11 @@ class Ask:
     draw: int = 0
     """64 bits of chance, of this decision alone: another one's, and another replica's, are others."""
 
+    @property
+    def is_first(self) -> bool:
+        """Whether a conversation begins with it."""
+        return self.turn is not None and self.turn.identity.is_first
+
 
 @record
 class Pick:

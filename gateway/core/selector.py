@@ -89,6 +89,7 @@ class Selector:
             prefill=around.views([] if forced else prefill_pool, hits, ask.now_s),
             decode=decode,
             forecast=around.forecast,
+            is_first=ask.is_first,
         )
         route, compared = policy.choose_route(question)
         picked_prefill = None if route.prefill is None else Pick(view=route.prefill, ranked=[])
@@ -148,6 +149,7 @@ class Selector:
             slo=target_for(ask.facts, self._policy.slo),
             # A worker that splits by itself has prices of its own.
             forecast=None if prefill is decode else self._around.forecast,
+            is_first=ask.is_first,
         )
         return self._policy.path.choose(question, rng)
 

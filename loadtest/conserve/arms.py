@@ -23,6 +23,8 @@ ENGINE = "h100-llama70b-tp4-fp8"
 SLO = SloTarget(name="standard", ttft_s=2.0, tpot_s=0.040)
 DECODE_CAP = "@cap50"
 """Half of the TDP, as Splitwise caps its decode machines; decoding draws more than that."""
+DECODE_CHUNKS = "@chunk512"
+"""Appends are computed in pieces, between which others decode: methods.md 3.2 [D]; else a step takes up to 8,192."""
 
 NO_HOLD = ConversationRules(mode=Mode.OFF)
 CONSERVE = ConversationRules(mode=Mode.CONSERVE)
@@ -45,8 +47,8 @@ class Arm:
     lengths: Lengths = Lengths.ROLLING
     prefill_caches: bool = True
     """Whether prefill workers keep prefixes."""
-    cap: str = ""
-    """Behind the decode pool's engine."""
+    options: str = ""
+    """Of the decode pool's engine, as they stand behind its name."""
     is_aggregated: bool = False
     """All workers do both."""
 
@@ -56,7 +58,7 @@ class Arm:
         return SimulatedFleet(
             pools=Pools(both=split.prefill + split.decode) if self.is_aggregated else split,
             engine=ENGINE,
-            decode_engine=ENGINE + self.cap if self.cap else None,
+            decode_engine=ENGINE + self.options if self.options else None,
             slo=SLO,
             lengths=self.lengths,
             prefill_caches=self.prefill_caches,
@@ -66,7 +68,7 @@ class Arm:
 
     def policy(self) -> Policy:
         """How it decides."""
-        costs = fleet_costs(ENGINE, ENGINE + self.cap if self.cap else None, has_power=True)
+        costs = fleet_costs(ENGINE, ENGINE + self.options if self.options else None, has_power=True)
         return Policy(
             path=self.path,
             costs=costs if self.uses_prices else None,
@@ -94,7 +96,8 @@ REMOTE_COLD = replace(REMOTE, name="always remote, no retention", prefill_caches
 """Plain disaggregation: every turn's whole prompt is computed anew and moved."""
 LOCAL = Arm(name="all local", path=AlwaysLocal(), uses_prices=False, is_aggregated=True)
 CONSERVE_ARM = Arm(name="conserve", path=FALLBACK, rules=CONSERVE)
-CONSERVE_CAPPED = replace(CONSERVE_ARM, name="conserve, capped decoders", cap=DECODE_CAP)
+CONSERVE_CAPPED = replace(CONSERVE_ARM, name="conserve, capped decoders", options=DECODE_CAP)
+CONSERVE_CHUNKED = replace(CONSERVE_ARM, name="conserve, chunked appends", options=DECODE_CHUNKS)
 CONSERVE_FIFO = replace(CONSERVE_ARM, name="conserve, plain FIFO", rules=PLAIN_FIFO)
 
 
@@ -103,9 +106,9 @@ def dynamo(rule: DynamoRule) -> Arm:
     return Arm(name="dynamo, tuned", path=rule, placing=DYNAMO_PLACING, uses_prices=False)
 
 
-def combined(weights: PriceWeights, *, cap: str = "") -> Arm:
+def combined(weights: PriceWeights) -> Arm:
     """Pins by load, and the path by price; KV is not promised, so nobody waits."""
-    return Arm(name="combined", path=joint(weights), rules=AFFINITY, cap=cap)
+    return Arm(name="combined", path=joint(weights), rules=AFFINITY)
 
 
 DYNAMO_RULES = tuple(

@@ -14,6 +14,7 @@ from gateway.core.path.price import PriceWeights
 from loadtest.conserve.arms import (
     CONSERVE_ARM,
     CONSERVE_CAPPED,
+    CONSERVE_CHUNKED,
     CONSERVE_FIFO,
     ENGINE,
     LOCAL,
@@ -31,7 +32,7 @@ from loadtest.conserve.results import ArmFigures, CellFigures
 from loadtest.conserve.runs import Runs
 from loadtest.conserve.saturation import saturation_rps
 from loadtest.conserve.serving import Served, Task
-from loadtest.conserve.traffic import Talk, missing
+from loadtest.conserve.traffic import SOURCES, Talk, missing
 from loadtest.engine.presets import load_engine
 from loadtest.report.ttfet_floor import ttfet_floor_s
 from policy_store.costs.engine import engine_costs
@@ -55,7 +56,7 @@ class Effort:
     seeds: Sequence[int] = (0, 1, 2, 3, 4)
     learn_seed: int = 100
     window_s: float = 400.0
-    """So long conversations begin at each rate that saturation is looked for at."""
+    """So long conversations begin at each rate that saturation is looked for at; longer where they take longer."""
     budget: int = 32
     """Weights that `combined` tries."""
     draws: int = 1000
@@ -91,7 +92,8 @@ class Study:
     def saturation_rps(self, arm: Arm) -> float:
         """Turns per second that an arm can be asked for."""
         talk = self.talk(1.0, self.effort.learn_seed)
-        rate_rps = saturation_rps(self.place, arm, talk, self.runs, window_s=self.effort.window_s)
+        window_s = self.effort.window_s * SOURCES[self.place.workload].patience
+        rate_rps = saturation_rps(self.place, arm, talk, self.runs, window_s=window_s)
         return rate_rps * talk.turns_mean()
 
     def rate_rps(self, turns_rps: float, seed: int) -> float:
@@ -126,7 +128,7 @@ SCARCE_LOAD = 0.75
 def _others(baseline: Arm, rule: Arm, weights: PriceWeights) -> Iterator[Arm]:
     """Beside a per-turn baseline `combined`, and those that no claim is about."""
     if baseline == PER_TURN:
-        yield from (rule, LOCAL, combined(weights))
+        yield from (rule, LOCAL, combined(weights), CONSERVE_CHUNKED)
     elif baseline == PER_TURN_COLD:
         yield from (PER_TURN, combined(weights))
 
@@ -205,7 +207,7 @@ def _all_floors(talk: Talk) -> Sequence[float]:
 
 
 def _words(arm: Arm) -> str:
-    return "; ".join(part for part in (_path_words(arm), arm.cap and f"decode pool{arm.cap}") if part)
+    return "; ".join(part for part in (_path_words(arm), arm.options and f"decode pool{arm.options}") if part)
 
 
 def _path_words(arm: Arm) -> str:

@@ -34,6 +34,8 @@ class Source:
     """Longer conversations end there."""
     max_pause_s: float | None = None
     """Longer pauses are cut to it."""
+    patience: float = 1.0
+    """So many times as long is looked at whether a fleet keeps up: what takes longer to answer is not yet left over."""
 
     def is_there(self, data: Path | None) -> bool:
         """Whether the recorded sessions can be read."""
@@ -82,6 +84,7 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
             stand_in="synthetic:claude-code?context=0.05",
             max_turns=30,
             max_pause_s=10.0,
+            patience=2.0,
         ),
     }
 )

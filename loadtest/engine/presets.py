@@ -12,13 +12,15 @@ Where the numbers come from:
 - Steps are planned ahead, as vLLM's asynchronous scheduling does by default.
 - Lease: 30 s, the default `kv_lease_duration` of vLLM's NixlConnector.
 
-`h100-llama70b-tp4@cap60` is that preset on GPUs capped at 60 % of their TDP: the same limits, other prices and power
-(`loadtest.engine.power`).
+Behind a name may stand, in this order:
+
+- `@cap60`: on GPUs capped at 60 % of their TDP: the same limits, other prices and power (`loadtest.engine.power`);
+- `@chunk512`: started with `--long-prefill-token-threshold 512`: a step computes at most 512 tokens of one prompt.
 """
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -43,7 +45,7 @@ MIN_CAP_PERCENT = 30
 
 FP8 = Precision.FP8
 
-_CAPPED = re.compile(r"(.+)@cap(\d\d)")
+_NAME = re.compile(r"(?P<base>[^@]+)(@cap(?P<percent>\d\d))?(@chunk(?P<chunk>[1-9]\d{0,5}))?")
 
 DEPLOYMENTS = (
     Deployment(system=A100, model=LLAMA_8B),
@@ -71,7 +73,7 @@ class UnknownEngine(KeyError):  # noqa: N818 - named after what happened
 
     def __str__(self) -> str:
         names, caps = ", ".join(sorted(ENGINES)), f"@cap{MIN_CAP_PERCENT} to @cap99"
-        return f"no engine is called {self.name!r}; there are {names}, and each with {caps} behind its name"
+        return f"no engine is called {self.name!r}; there are {names}, and each with {caps} and @chunkN behind its name"
 
 
 def load_engine(name: str) -> tuple[EngineSpec, CostTable]:
@@ -84,11 +86,13 @@ def load_engine(name: str) -> tuple[EngineSpec, CostTable]:
     """
     if name.endswith(SUFFIX):
         return load_engine_file(Path(name))
-    base, cap_ratio = _parted(name)
-    spec, costs = ENGINES[base], load_cost_table(base)
-    if cap_ratio is None:
+    parted = _Parted.of(name)
+    spec, costs = ENGINES[parted.base], load_cost_table(parted.base)
+    if parted.chunk_tokens is not None:
+        spec = replace(spec, name=name, long_prefill_tokens=parted.chunk_tokens)
+    if parted.cap_ratio is None:
         return spec, costs
-    slowed, _ = capped(costs, _POWER[base], cap_ratio)
+    slowed, _ = capped(costs, _POWER[parted.base], parted.cap_ratio)
     return replace(spec, name=name), replace(slowed, name=name)
 
 
@@ -98,18 +102,29 @@ def power_model(name: str) -> PowerModel:
     Raises:
         UnknownEngine: no such preset; engine files do not say what theirs draw.
     """
-    base, cap_ratio = _parted(name)
-    power = _POWER[base]
-    return power if cap_ratio is None else capped(load_cost_table(base), power, cap_ratio)[1]
+    parted = _Parted.of(name)
+    power = _POWER[parted.base]
+    return power if parted.cap_ratio is None else capped(load_cost_table(parted.base), power, parted.cap_ratio)[1]
 
 
-def _parted(name: str) -> tuple[str, float | None]:
-    """A preset's name without its cap, and the cap as a share of the TDP."""
-    match = _CAPPED.fullmatch(name)
-    base, percent = (match[1], int(match[2])) if match else (name, None)
-    if base not in ENGINES or (percent is not None and percent < MIN_CAP_PERCENT):
-        raise UnknownEngine(name)
-    return base, None if percent is None else percent / 100
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parted:
+    """A preset's name and what stands behind it."""
+
+    base: str
+    cap_ratio: float | None
+    """Of the TDP."""
+    chunk_tokens: int | None
+
+    @classmethod
+    def of(cls, name: str) -> "_Parted":
+        match = _NAME.fullmatch(name)
+        if match is None or match["base"] not in ENGINES:
+            raise UnknownEngine(name)
+        percent, chunk = (None if match[each] is None else int(match[each]) for each in ("percent", "chunk"))
+        if percent is not None and percent < MIN_CAP_PERCENT:
+            raise UnknownEngine(name)
+        return cls(base=match["base"], cap_ratio=None if percent is None else percent / 100, chunk_tokens=chunk)
 
 
 def kv_blocks(deployment: Deployment, block_tokens: int = BLOCK_TOKENS) -> int:

@@ -57,6 +57,7 @@ class Scheduler:
         self.prefix_hit_tokens = 0
         self.preemptions = 0
         self._spec = spec
+        self._chunk_tokens = spec.long_prefill_tokens or spec.max_batched_tokens
         self._cache = cache
         self._prefilling: list[LiveSequence] = []
         self._refused: tuple[LiveSequence, int] | None = None
@@ -158,8 +159,8 @@ class Scheduler:
         return 1
 
     def _compute(self, sequence: LiveSequence, plan: StepPlan, budget: int) -> int:
-        """Compute as much of a prompt as the budget has left."""
-        new = min(sequence.known_tokens - sequence.computed_tokens, budget)
+        """Compute as much of a prompt as the budget has left, and a step computes of one prompt."""
+        new = min(sequence.known_tokens - sequence.computed_tokens, budget, self._chunk_tokens)
         if new > 0:
             plan.chunks.append((sequence, new))
             self._register(sequence, sequence.computed_tokens + new)

@@ -29,6 +29,9 @@ class EngineSpec:
     total_blocks: int = 16_384
     max_batched_tokens: int = 8192
     """Token budget of one step."""
+    long_prefill_tokens: int | None = None
+    """The most of one prompt that a step computes: vLLM's `--long-prefill-token-threshold`; None: all that the budget
+    has left. Short prompts then pass long ones, and whoever decodes meanwhile goes on."""
     max_running: int = 256
     kv_bytes_per_token: int = 327_680
     transfer_bytes_per_s: float = 50e9
@@ -54,6 +57,8 @@ class EngineSpec:
     def __post_init__(self) -> None:
         if self.max_batched_tokens < self.max_running:
             raise ValueError("a step's token budget must allow one token for every running sequence, as in vLLM")
+        if self.long_prefill_tokens is not None and self.long_prefill_tokens < 1:
+            raise ValueError("a step must compute at least one token of a prompt")
 
 
 class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):

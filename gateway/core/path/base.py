@@ -25,6 +25,8 @@ class PathQuestion:
     slo: SloTarget | None = None
     forecast: Forecast | None = None
     """What is expected of the workers; None where their prices are not known. It is only read."""
+    is_first: bool = False
+    """Whether a conversation begins with it."""
 
 
 class PathPolicy(Protocol):

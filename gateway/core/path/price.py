@@ -39,6 +39,8 @@ class PriceWeights:
     """The same of a predicted TPOT."""
     ttft_pull: float = 0.1
     """What one TTFT bound of latency costs, missed or not."""
+    first_turn_pull: float = 0.0
+    """So much more on the first turn of a conversation, whose user has nothing to look at yet."""
     tpot_pull: float = 0.3
     """What one TPOT bound costs, missed or not."""
     stall_price: float = 1.0
@@ -81,7 +83,14 @@ class Load:
 
 
 def price(
-    outlook: Outlook, load: Load, slo: SloTarget, weights: PriceWeights, *, is_local: bool, waiting: int
+    outlook: Outlook,
+    load: Load,
+    slo: SloTarget,
+    weights: PriceWeights,
+    *,
+    is_local: bool,
+    waiting: int,
+    is_first: bool = False,
 ) -> float:
     """What a route costs, in missed bounds; lower is better.
 
@@ -92,6 +101,7 @@ def price(
         weights: the policy's.
         is_local: whether the decode worker prefills.
         waiting: prefills at the worker that would do its own.
+        is_first: whether a conversation begins with it.
     """
     ttft_bound_s = slo.ttft_s or UNBOUND_TTFT_S
     ttft = outlook.ttft_s / ttft_bound_s
@@ -99,6 +109,8 @@ def price(
     tpot = outlook.tpot_s / tpot_bound_s
     ttft_loss = _ttft_loss(ttft, slo, weights)
     cost = ttft_loss + weights.tpot_pull * tpot
+    if is_first:
+        cost += weights.first_turn_pull * ttft
     if slo.tpot_s is not None:
         cost += _chance(tpot, weights.tpot_width)
     if load.batch:

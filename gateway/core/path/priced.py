@@ -40,6 +40,8 @@ class RouteQuestion:
     decode: Sequence[WorkerView]
     """At least one."""
     forecast: Forecast
+    is_first: bool = False
+    """Whether a conversation begins with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,7 @@ class PricedPolicy:
             prefill=(question.prefill,),
             decode=(question.decode,),
             forecast=forecast,
+            is_first=question.is_first,
         )
         compared = routes(route_question, self.weights)
         return choice_of(min(compared, key=_by_price), compared, question.features)
@@ -115,7 +118,15 @@ def routes(question: RouteQuestion, weights: PriceWeights) -> list[Route]:
             waiting = len(forecast.of(best[0].worker_id).backlog)
             ways.append((Path.REMOTE, forecast.remote(batch, best[1], isl, osl, now_s), waiting))
         for path, outlook, waiting in ways:
-            cost = price(outlook, load, question.slo, weights, is_local=path is Path.LOCAL, waiting=waiting)
+            cost = price(
+                outlook,
+                load,
+                question.slo,
+                weights,
+                is_local=path is Path.LOCAL,
+                waiting=waiting,
+                is_first=question.is_first,
+            )
             if known.last_path not in (None, path):
                 cost += weights.hysteresis
             found.append(Route(path=path, prefill=prefill, decode=view, outlook=outlook, price=cost))

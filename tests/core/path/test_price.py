@@ -21,6 +21,7 @@ class Asked:
     load: Load = LOAD
     is_local: bool = True
     waiting: int = 0
+    is_first: bool = False
 
 
 LOCAL = Asked()
@@ -37,7 +38,15 @@ FREE = PriceWeights(
 
 def cost(asked: Asked = LOCAL, slo: SloTarget = SLO, **weights: float) -> float:
     priced = replace(FREE, **weights)
-    return price(asked.outlook, asked.load, slo, priced, is_local=asked.is_local, waiting=asked.waiting)
+    return price(
+        asked.outlook,
+        asked.load,
+        slo,
+        priced,
+        is_local=asked.is_local,
+        waiting=asked.waiting,
+        is_first=asked.is_first,
+    )
 
 
 def expected(**changes: float) -> Asked:
@@ -134,3 +143,11 @@ def test_a_width_of_nothing_is_refused() -> None:
 def test_energy_costs_by_the_kilojoule_and_nothing_where_nobody_asks_for_it() -> None:
     assert cost(expected(prefill_j=500.0), energy_price=4.0) - cost() == pytest.approx(2.0)
     assert cost(expected(prefill_j=500.0)) == cost()
+
+
+def test_a_first_turn_pays_more_for_its_ttft_and_for_nothing_else() -> None:
+    first = replace(expected(ttft_s=0.5), is_first=True)
+    assert cost(first, first_turn_pull=8.0) - cost(first) == pytest.approx(2.0)
+    assert cost(expected(ttft_s=0.5), first_turn_pull=8.0) == cost(first)
+    slow = replace(first, outlook=replace(first.outlook, tpot_s=0.02))
+    assert cost(slow, first_turn_pull=8.0) - cost(slow) == pytest.approx(2.0)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.core.calibration import Calibration
+from gateway.core.conversation.rules import ConversationRules, Mode, Pinning
 from gateway.core.events import Dispatched, FirstToken
 from gateway.core.forecast import FleetCosts, Forecast
 from gateway.core.path.base import PathPolicy, PathQuestion
@@ -21,6 +22,7 @@ from tests.core.factories import COSTS, SLO, decision, facts, finished, question
 WEIGHTS = PriceWeights()
 PRICED = PricedPolicy(baseline=AlwaysRemote(), weights=WEIGHTS)
 JOINT = JointPolicy(baseline=AlwaysRemote(), weights=WEIGHTS)
+BY_LOAD = ConversationRules(mode=Mode.AFFINITY, pinning=Pinning.LOAD)
 BUSY = view("d0", role=Role.DECODE, inflight_requests=60, kv_tokens=60_000, kv_capacity_tokens=400_000)
 
 
@@ -55,6 +57,23 @@ def test_an_idle_decode_worker_prefills_itself() -> None:
 
 def test_a_prefill_that_would_hold_up_a_large_batch_goes_elsewhere() -> None:
     assert path(PRICED, asked(BUSY)) is Path.REMOTE
+
+
+def test_a_conversations_first_turn_holds_up_a_batch_that_a_later_one_must_not() -> None:
+    policy = replace(PRICED, weights=replace(WEIGHTS, first_turn_pull=400.0))
+    assert path(policy, asked(BUSY)) is Path.REMOTE
+    assert path(policy, asked(BUSY, is_first=True)) is Path.LOCAL
+
+
+def test_joint_routes_know_a_first_turn_from_a_later_one() -> None:
+    joint = replace(JOINT, weights=replace(WEIGHTS, stall_price=40.0, first_turn_pull=400.0))
+    prefill = [worker(name, Role.PREFILL) for name in ("p0", "p1")]
+    decode = [worker(name, Role.DECODE, kv_total_blocks=10_000) for name in ("d0", "d1")]
+    to = router(*prefill, *decode, policy=Policy(path=joint, costs=COSTS, conversation=BY_LOAD))
+    for number in range(8):
+        submit(to, f"other-{number}")
+    assert submit(to, "begins", session="a").path is Path.LOCAL
+    assert submit(to, "like any other").path is Path.REMOTE
 
 
 def test_a_backlog_at_the_prefill_worker_makes_the_local_path_cheaper() -> None:

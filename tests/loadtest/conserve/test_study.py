@@ -62,7 +62,7 @@ class TestServing:
         assert set(run(LOCAL).run().transfers) == {0}
 
     def test_capped_decoders_take_less_energy(self) -> None:
-        capped = Arm(name="capped", path=CONSERVE_ARM.path, rules=CONSERVE_ARM.rules, cap="@cap50")
+        capped = Arm(name="capped", path=CONSERVE_ARM.path, rules=CONSERVE_ARM.rules, options="@cap50")
         assert run(capped).run().energy_j < run(CONSERVE_ARM).run().energy_j
 
     def test_names_do_not_tell_runs_apart_and_memory_does(self) -> None:
@@ -130,6 +130,7 @@ def test_a_whole_place(tmp_path: Path) -> None:
         "dynamo, tuned",
         "all local",
         "conserve",
+        "conserve, chunked appends",
         "conserve, capped decoders",
         "combined",
     }

@@ -258,7 +258,7 @@ def test_a_preset_s_own_prices_are_left_as_they_were() -> None:
     "name", ["b200@cap60", "h100-llama8b@cap", "h100-llama8b@cap29", "h100-llama8b@cap100", "h100-llama8b@cap60@cap50"]
 )
 def test_other_names_are_no_engines(name: str) -> None:
-    with pytest.raises(UnknownEngine, match="each with @cap30 to @cap99 behind its name"):
+    with pytest.raises(UnknownEngine, match="each with @cap30 to @cap99 and @chunkN behind its name"):
         load_engine(name)
     with pytest.raises(UnknownEngine):
         power_model(name)

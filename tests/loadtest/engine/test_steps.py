@@ -22,6 +22,20 @@ def test_a_prompt_longer_than_the_budget_is_computed_in_chunks() -> None:
     assert lab.token_times("a") == [3, 4]
 
 
+def test_a_step_computes_no_more_of_one_prompt_than_its_threshold_and_short_ones_pass() -> None:
+    lab = Lab(long_prefill_tokens=6)
+    lab.add("a", prompt=15)
+    lab.add("b", prompt=5)
+    lab.drain()
+    assert [step.prefill for step in lab.costs.steps] == [((6, 0), (5, 0)), ((6, 6),), ((3, 12),)]
+    assert [lab.token_times(name) for name in "ab"] == [[3], [1]]
+
+
+def test_a_threshold_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one token"):
+        Lab(long_prefill_tokens=0)
+
+
 def test_prompts_share_a_step_and_the_last_is_cut_to_the_budget() -> None:
     lab = Lab()
     lab.add("a", prompt=6)
