@@ -22,7 +22,7 @@ RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
         "energy_price": (0.5, 60.0),
         "stall_price": (0.1, 8.0),
         "queue_price": (0.2, 12.0),
-        "prefill_price": (0.02, 4.0),
+        "prefill_price": (0.05, 12.0),
         "ttft_pull": (0.02, 4.0),
         "first_turn_pull": (1.0, 80.0),
         "tpot_pull": (0.05, 2.0),
@@ -30,19 +30,19 @@ RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
     }
 )
 START = PriceWeights(
-    energy_price=12.0,
-    stall_price=2.5,
-    queue_price=1.2,
-    prefill_price=0.5,
-    ttft_pull=0.7,
-    first_turn_pull=16.0,
+    energy_price=18.0,
+    stall_price=3.0,
+    queue_price=0.8,
+    prefill_price=2.0,
+    ttft_pull=1.0,
+    first_turn_pull=24.0,
     tpot_pull=1.0,
     tpot_width=0.2,
 )
 """Between what earlier searches came to on 2P2D and on 1P3D, on the learning conversations."""
 TBT_METRICS = ("last_tbt_p50_s", "last_tbt_p95_s")
-KEPT_SAVING = 0.03
-"""Of energy, so much less than ConServe's may be saved: a point under what is asked, as the other half differs."""
+KEPT_SAVING = 0.025
+"""Of energy, so much less than ConServe's may be saved: under the four points asked, as judged conversations differ."""
 TTFET_SHARE = 0.80
 """Of the better reference's P95: a tail above it costs, though less than one above the reference itself."""
 
