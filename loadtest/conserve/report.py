@@ -39,6 +39,8 @@ def markdown(report: ConserveReport) -> str:
     parts += ["## Cells", EXPLAINED]
     for cell in report.cells:
         parts += _cell(cell)
+    if report.bundles:
+        parts += ["## Policies", table(("learned on", "bundle of `combined`"), report.bundles.items())]
     return "\n\n".join(parts) + "\n"
 
 

@@ -81,6 +81,8 @@ class ConserveReport(msgspec.Struct, frozen=True, kw_only=True):
     cells: list[CellFigures]
     weights: dict[str, dict[str, float]]
     """Learned for `combined`, by place."""
+    bundles: dict[str, str] = {}
+    """The same as policy bundles that were written: their versions, by place."""
 
     @property
     def holds(self) -> bool:

@@ -110,6 +110,23 @@ def arms(replicas: Sequence[int]) -> list[Arm]:
     ]
 
 
+def chosen(compared: Sequence[Arm], only: str) -> list[Arm]:
+    """The first arm and, of all others, those with one of some words in their names; all of them without words.
+
+    Args:
+        compared: the one that all others are held against comes first.
+        only: words with commas between them.
+
+    Raises:
+        ValueError: no other arm has one.
+    """
+    words = [word.strip() for word in only.split(",") if word.strip()]
+    found = [arm for arm in compared[1:] if not words or any(word in arm.name for word in words)]
+    if not found:
+        raise ValueError(f"no arm has {only!r} in its name; there are {', '.join(arm.name for arm in compared[1:])}")
+    return [compared[0], *found]
+
+
 def serve(place: Place, arm: Arm, workload: Workload, *, seed: int) -> Figures:
     """Serve a workload on a fresh fleet."""
     spec, costs = load_engine(place.engine)

@@ -15,7 +15,7 @@ from loadtest.scale.__main__ import main
 from loadtest.scale.decisions import decision_cost
 from loadtest.scale.host import SharedScrape
 from loadtest.scale.replicas import ReplicaPlan, Replicas
-from loadtest.scale.run import Arm, Figures, Place, all_seeing, arms, difference, serve
+from loadtest.scale.run import Arm, Figures, Place, all_seeing, arms, chosen, difference, serve
 from loadtest.scale.workload import ScaleMix, history_blocks, scale_workload
 from loadtest.simulator.fleet import Member
 from loadtest.simulator.flight import Flight
@@ -167,3 +167,13 @@ def test_the_command_prints_every_arm(capsys: pytest.CaptureFixture[str]) -> Non
     assert ran.exit_code in (0, 1), ran.output
     assert all(arm.name in ran.output for arm in arms([2]))
     assert CliRunner().invoke(app, ["--pools", "none"]).exit_code == 2
+
+
+def test_only_some_arms_are_served_beside_the_one_that_sees_everything() -> None:
+    compared = arms([10, 100])
+    names = [arm.name for arm in chosen(compared, "loads, no parts")]
+    assert names == ["one, all-seeing", "100, loads shared", "100, no parts"]
+    assert [arm.name for arm in chosen(compared, "loads shared")] == ["one, all-seeing", "100, loads shared"]
+    assert chosen(compared, " ") == compared
+    with pytest.raises(ValueError, match="'hundred' in its name; there are 10, own parts, "):
+        chosen(compared, "hundred")
