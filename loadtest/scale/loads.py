@@ -12,7 +12,7 @@ from gateway.core.ledger import Ledger
 from gateway.core.loads_elsewhere import loads_of
 from gateway.core.types import WorkerId
 
-BELIEVED_INTERVALS = 5
+BELIEVED_INTERVALS = 10
 """So many answers may be missing before the last one is believed no longer."""
 
 
@@ -20,7 +20,7 @@ BELIEVED_INTERVALS = 5
 class LoadPlan:
     """How replicas tell each other of their loads."""
 
-    interval_s: float = 0.05
+    interval_s: float = 0.025
     """Between two times that a replica tells and asks."""
     way_s: float = 0.005
     """From that to when it hears the answer. What it then knows of others is `way_s` old and up to two intervals more:
