@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 TRACE  ?=
 
-.PHONY: demo test check engines crowd replicas validate bench bench-scale lock clean
+.PHONY: demo test check engines crowd replicas validate bench bench-scale bench-plane lock clean
 .DEFAULT_GOAL := demo
 
 $(STAMP): requirements.lock pyproject.toml
@@ -53,6 +53,11 @@ bench: $(STAMP)
 # A thousand workers behind one gateway, ten and a hundred: about a quarter of an hour of one core; docs/guide/scale.md.
 bench-scale: $(STAMP)
 	$(BIN)/python -m loadtest.scale $(SCALE_ARGS)
+
+# The data plane beside vllm-router and nginx, on two cores of a machine that does nothing else; 40 minutes; docs/performance.md.
+BENCH  ?= ../shared/bench
+bench-plane: $(STAMP)
+	$(BIN)/python -m loadtest.plane --bench $(BENCH) $(PLANE_ARGS)
 
 # Rewrites requirements.lock (everything) and requirements.runtime.lock (what the image needs) from pyproject.toml (the only target that needs uv).
 lock:

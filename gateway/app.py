@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -26,37 +27,40 @@ from gateway.api.dispatch import OPEN_PATHS, Dispatch
 from gateway.api.hot import HotRoutes
 from gateway.api.intake import Intake, SidecarMode
 from gateway.api.live import Live
+from gateway.api.protocol import BoundedHeads
 from gateway.api.responses import StoredResponses, Whereabouts
 from gateway.api.routes import Views, build_routes
+from gateway.api.splice import spliced_into
+from gateway.api.spliced import FrontDoor
 from gateway.core.policy import Policy
 from gateway.core.router import Router
 from gateway.core.types import Outcome, OutcomeKind, RequestId, SloTarget, WorkerId
+from gateway.core_parts import open_core, open_loads
 from gateway.fleet.allow import AllowList
 from gateway.fleet.members import members_of
 from gateway.fleet.monitor import FleetMonitor
 from gateway.fleet.registry import Registry
 from gateway.policies import build_policy, prompt_reader
 from gateway.reload import Reloader, allow_list, keep_following
-from gateway.selection import select
+from gateway.selection import Selected, select
 from gateway.settings import LegSettings, Settings
 from gateway.telemetry.decisions import DecisionLog
 from gateway.telemetry.exposition import Exposition
-from gateway.telemetry.journal import JournalWriter
 from gateway.telemetry.loop_lag import LoopLagSampler
-from gateway.telemetry.recorded_core import RecordedCore
 from gateway.telemetry.recorder import Metrics
 from gateway.telemetry.request import RequestTelemetry
 from gateway.telemetry.router_state import RouterState
 from gateway.telemetry.state import Readers
 from gateway.upstream.budget import RetryBudget
-from gateway.upstream.calling import CallingCore, ReleasingCore
+from gateway.upstream.calling import CallingCore
 from gateway.upstream.exchange import Limits
 from gateway.upstream.pool import UpstreamPool
 from gateway.upstream.pool_state import PoolState
 from gateway.upstream.services import Core, Services
 
 if TYPE_CHECKING:
-    from gateway.fleet.shared.joining import Joined, Joining
+    from gateway.fleet.shared.joining import Joined
+    from gateway.fleet.shared.loads import SharedLoads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +69,8 @@ class Gateway:
 
     asgi: AsgiApp
     """What clients call."""
+    http: type[BoundedHeads]
+    """How clients' connections are served: uvicorn's protocol class for `asgi`."""
     admin: AsgiApp
     """What operators call."""
     live: Live
@@ -72,6 +78,7 @@ class Gateway:
     router: Router
     registry: Registry
     decisions: DecisionLog
+    exposition: Exposition
     pool: UpstreamPool
 
 
@@ -84,6 +91,7 @@ async def open_gateway(
     policy: Policy | None = None,
     reread: Callable[[], Settings] | None = None,
     transport: httpx.AsyncBaseTransport | None = None,
+    parent_loads: Path | None = None,
 ) -> AsyncIterator[Gateway]:
     """Make a gateway, watch its workers, and take it down again.
 
@@ -94,6 +102,8 @@ async def open_gateway(
         policy: instead of the one that the settings describe.
         reread: reads the settings anew, for a reload; by default they stay what they are.
         transport: instead of the network, for probes and scrapes.
+        parent_loads: the socket by which several processes of one gateway tell each other their loads, where they
+            share no server.
 
     Raises:
         SettingsError: the policy cannot be built, a URL is none, or the admin application would be open.
@@ -106,7 +116,8 @@ async def open_gateway(
     name = instance or uuid.uuid4().hex[:8]
     router = Router(policy, rng=Random(settings.routing.seed), instance=name)  # noqa: S311 (not a secret)
     async with AsyncExitStack() as stack:
-        core, shared = await _core(settings, router, name, clock, stack)
+        core, shared = await open_core(settings, router, name, clock, stack)
+        loads = open_loads(settings, core, router, clock, stack, shared=shared, parent=parent_loads)
         telemetry = _telemetry(settings, policy, stack)
         registry = _registry(core, router, clock, allow=allow, max_prefillers=settings.sidecar.max_prefillers)
         for member in members.values():
@@ -118,63 +129,53 @@ async def open_gateway(
         passed = partial(services.pending.check, router.health.is_down)
         await _watch(registry, core, settings, stack, clock=clock, transport=transport, passed=passed)
         state = RouterState(router, clock)
-        exposition = _exposition(telemetry, state, PoolState(pool, registry.origins), shared, stack)
+        exposition = _exposition(telemetry, state, PoolState(pool, registry.origins), shared, loads, stack)
         # Asked anew for every request, so that it follows the policy in force.
-        sidecar, whereabouts = _sidecar(settings, registry), _whereabouts(router, live)
+        sidecar, whereabouts = _sidecar(settings, registry), _whereabouts(router, live, shared)
         intake = Intake(live, sidecar=sidecar, reader=partial(prompt_reader, router), hides=whereabouts.is_hidden)
         hot = _hot(settings, services, intake, shared)
         stored = StoredResponses(services, intake, whereabouts, max_body_bytes=settings.server.max_body_bytes)
-        reloader = Reloader(
-            settings,
-            policy,
-            selected=selected,
-            refused=telemetry.metrics.policy_refused,
-            reread=reread or (lambda: settings),
-            core=core,
-            registry=registry,
-            live=live,
-        )
-        _follow(reloader, stack)
+        reloader = _reloader(settings, policy, selected, reread, telemetry, core, registry, live, stack)
         routes = Dispatch(hot, stored, build_routes(_views(router, registry, live, exposition)))
+        guard = _guarded(routes, live, telemetry)
         yield Gateway(
-            asgi=_guarded(routes, live, telemetry),
+            asgi=guard,
+            http=_http(settings, guard, hot),
             admin=_admin(registry, state, telemetry.decisions, reloader, live),
             live=live,
             reloader=reloader,
             router=router,
             registry=registry,
             decisions=telemetry.decisions,
+            exposition=exposition,
             pool=pool,
         )
 
 
-def _joining(settings: Settings, clock: Callable[[], float]) -> "Joining | None":
-    if settings.shared.url is None:
-        return None
-    from gateway.fleet.shared.joining import Joining  # noqa: PLC0415 (the library costs most of a second)
-
-    return Joining(settings, clock=clock)
-
-
-async def _core(
-    settings: Settings, router: Router, instance: str, clock: Callable[[], float], stack: AsyncExitStack
-) -> tuple[CallingCore, "Joined | None"]:
-    """What the rest of the gateway calls, and what is shared with other replicas."""
-    joining = _joining(settings, clock)
-    recorded = _recorded(router, instance, settings, stack)
-    if joining is None:
-        return CallingCore(recorded), None
-    joined = joining.join(recorded, router)
-    stack.push_async_callback(joined.stop)
-    await joined.start()
-    return joined.core, joined
-
-
-def _recorded(router: Router, instance: str, settings: Settings, stack: AsyncExitStack) -> ReleasingCore:
-    if settings.telemetry.journal is None:
-        return router
-    journal = stack.enter_context(JournalWriter(settings.telemetry.journal))
-    return RecordedCore(router, journal, seed=settings.routing.seed, instance=instance)
+def _reloader(
+    settings: Settings,
+    policy: Policy,
+    selected: Selected,
+    reread: Callable[[], Settings] | None,
+    telemetry: RequestTelemetry,
+    core: CallingCore,
+    registry: Registry,
+    live: Live,
+    stack: AsyncExitStack,
+) -> Reloader:
+    """It follows the policy store from here on."""
+    reloader = Reloader(
+        settings,
+        policy,
+        selected=selected,
+        refused=telemetry.metrics.policy_refused,
+        reread=reread or (lambda: settings),
+        core=core,
+        registry=registry,
+        live=live,
+    )
+    _follow(reloader, stack)
+    return reloader
 
 
 def _registry(
@@ -233,7 +234,12 @@ def _slos(policy: Policy) -> Iterable[SloTarget]:
 
 
 def _exposition(
-    telemetry: RequestTelemetry, state: RouterState, pool: PoolState, shared: "Joined | None", stack: AsyncExitStack
+    telemetry: RequestTelemetry,
+    state: RouterState,
+    pool: PoolState,
+    shared: "Joined | None",
+    loads: "SharedLoads | None",
+    stack: AsyncExitStack,
 ) -> Exposition:
     lag = LoopLagSampler(asyncio.get_running_loop())
     lag.start()
@@ -244,7 +250,7 @@ def _exposition(
         decision_log=telemetry.decisions,
         loop_lag=lag,
         shared=None if shared is None else lambda: shared.pins.stats,
-        loads=None if shared is None or shared.loads is None else shared.loads.stats,
+        loads=None if loads is None else loads.stats,
     )
     commit = os.environ.get("TIDEGATE_COMMIT", "unknown")
     return Exposition(telemetry.metrics, readers, version=__version__, commit=commit)
@@ -274,7 +280,7 @@ def _admin(registry: Registry, state: RouterState, decisions: DecisionLog, reloa
     return build_admin(parts)
 
 
-def _whereabouts(router: Router, live: Live) -> Whereabouts:
+def _whereabouts(router: Router, live: Live, shared: "Joined | None") -> Whereabouts:
     def decoders() -> list[WorkerId]:
         found = [state.spec.worker_id for state in router.fleet if state.spec.role.decodes]
         return sorted(found, key=router.health.is_down)
@@ -283,6 +289,7 @@ def _whereabouts(router: Router, live: Live) -> Whereabouts:
         home=router.conversations.response_home,
         decoders=decoders,
         has_tenants=lambda: live.keyring.tenants > 1,
+        find=None if shared is None else shared.sharing.find,
     )
 
 
@@ -298,7 +305,13 @@ def _hot(settings: Settings, services: Services, intake: Intake, shared: "Joined
     return HotRoutes(services, intake, max_body_bytes=settings.server.max_body_bytes, before=before)
 
 
-def _guarded(routes: AsgiApp, live: Live, telemetry: RequestTelemetry) -> AsgiApp:
+def _http(settings: Settings, guard: RequireKey, hot: HotRoutes) -> type[BoundedHeads]:
+    if settings.server.data_plane == "asgi":
+        return BoundedHeads
+    return spliced_into(FrontDoor(guard=guard, reception=hot.reception))
+
+
+def _guarded(routes: AsgiApp, live: Live, telemetry: RequestTelemetry) -> RequireKey:
     refused = _count_refused(telemetry)
     return RequireKey(routes, lambda: live.keyring, scope="data", open_paths=OPEN_PATHS, refused=refused)
 

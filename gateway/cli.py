@@ -58,18 +58,38 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on (server.host).")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on (server.port).")] = None,
     policy: Annotated[str | None, typer.Option(help="Path policy (routing.policy).")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes that serve together (server.workers).")] = None,
     stop_with_stdin: Annotated[bool, typer.Option(hidden=True)] = False,
+    process: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run the gateway in front of the configured workers."""
-    from gateway.commands.serve import serve as run  # noqa: PLC0415 (keeps `tidegate --help` quick)
-
-    flags = {"server.host": host, "server.port": port, "routing.policy": policy}
+    flags = {"server.host": host, "server.port": port, "server.workers": workers, "routing.policy": policy}
     overrides = [*(override or []), *(f"{key}={value}" for key, value in flags.items() if value is not None)]
     try:
-        reread = partial(load_settings, config, overrides=overrides)
-        run(reread(), reread=reread, stop_with_stdin=stop_with_stdin)
+        status = _serve(config, overrides, process=process, stop_with_stdin=stop_with_stdin)
     except (SettingsError, OSError) as error:
         _stop(str(error))
+    if status:
+        raise typer.Exit(status)
+
+
+def _serve(config: FilePath | None, overrides: Sequence[str], *, process: str | None, stop_with_stdin: bool) -> int:
+    """Serve alone, as one of several, or as their parent: the exit status."""
+    reread = partial(load_settings, config, overrides=overrides)
+    if process is not None:
+        from gateway.commands.processes.child import serve_told  # noqa: PLC0415 (only where it is needed)
+
+        serve_told(process, config, overrides)
+        return 0
+    settings = reread()
+    if settings.server.workers > 1:
+        from gateway.commands.processes.parent import serve_together  # noqa: PLC0415
+
+        return serve_together(settings, config=config, overrides=overrides, stop_with_stdin=stop_with_stdin)
+    from gateway.commands.serve import serve as run  # noqa: PLC0415 (keeps `tidegate --help` quick)
+
+    run(settings, reread=reread, stop_with_stdin=stop_with_stdin)
+    return 0
 
 
 @app.command()

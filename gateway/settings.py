@@ -23,11 +23,19 @@ class ServerSettings(Section):
 
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8080, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    workers: int = Field(
+        1, ge=1, le=64, description="Processes that serve together, each on one core; above 1 a parent keeps them."
+    )
     max_body_bytes: int = Field(512 * 2**20, ge=1024, description="Largest request body; more is answered with 413.")
     drain_delay_s: float = Field(
         0.0, ge=0, description="After SIGTERM: how long to answer on with readiness off, so that balancers notice."
     )
     drain_s: Seconds = Field(30.0, description="After that: how long streams may finish.")
+    data_plane: Literal["auto", "asgi"] = Field(
+        "auto",
+        description="auto splices the engines' routes into the client's connection and leaves all else to ASGI; "
+        "asgi never splices.",
+    )
 
 
 class AdminSettings(Section):
@@ -185,7 +193,7 @@ class SharedSettings(Section):
     refresh_s: Seconds = Field(1.0, description="Between two reads of what all gateways have pinned.")
     flush_s: Seconds = Field(0.05, description="How long news may wait for others to go with it.")
     load_s: Seconds | None = Field(
-        0.05,
+        0.025,
         description="Between two times that gateways tell each other what they have in flight; null: they do not.",
     )
     batch_steps: int = Field(64, ge=1, description="Steps in one call; the server does nothing else meanwhile.")

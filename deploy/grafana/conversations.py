@@ -5,7 +5,7 @@ The rule of this module: first what becomes of turns, then what conversations ho
 
 from collections.abc import Sequence
 
-from deploy.grafana.common import QUARTER, graph, graphs, levels, rates
+from deploy.grafana.common import QUARTER, graph, graphs, levels
 from deploy.grafana.model import Query, Row, Unit
 from deploy.grafana.promql import aggregate, quantile, rate, select
 from gateway.telemetry import metrics
@@ -34,14 +34,14 @@ def _turns() -> Row:
             "Pin hit ratio",
             "Share of later turns that went where their conversation's KV is.",
             Unit.RATIO,
-            Query(expr=f"{kept} / clamp_min({later}, 1e-6)", legend="at home"),
+            Query(expr=f"{kept} / ({later} > 0)", legend="at home"),
             width=QUARTER,
         ),
         graph(
             "Transfers per conversation",
             "Prompts that were prefilled elsewhere, over conversations that began: 1 where each moves its KV once.",
             Unit.COUNT,
-            Query(expr=f"{moved} / clamp_min({begun}, 1e-6)", legend="transfers"),
+            Query(expr=f"{moved} / ({begun} > 0)", legend="transfers"),
             width=QUARTER,
         ),
         graph(
@@ -103,6 +103,7 @@ def _shared() -> Row:
             metrics.SHARED_UP,
             "instance",
             operator="min",
+            width=QUARTER,
             maximum=1.0,
         ),
         graph(
@@ -112,12 +113,23 @@ def _shared() -> Row:
             Unit.SECONDS,
             Query(expr=quantile(0.5, metrics.SHARED_CALL), legend="p50"),
             Query(expr=quantile(0.99, metrics.SHARED_CALL), legend="p99"),
+            width=QUARTER,
         ),
-        rates(
+        graph(
             "Shared pins: calls by outcome",
             "Requests that asked per second. Those timed out or refused went on by what their gateway knew.",
-            metrics.SHARED_CALLS,
-            "outcome",
+            Unit.EVENTS_PER_S,
+            Query(expr=rate(metrics.SHARED_CALLS, by=("outcome",)), legend="{{outcome}}"),
+            width=QUARTER,
             is_stacked=True,
+        ),
+        graph(
+            "Shared loads: told and heard",
+            "How often gateways told each other what they have in flight, per second and over all of them, and how "
+            "often that failed. A gateway that fails goes by its scrapes. Empty without shared.url and shared.load_s.",
+            Unit.EVENTS_PER_S,
+            Query(expr=rate(metrics.SHARED_LOADS), legend="exchanged"),
+            Query(expr=rate(metrics.SHARED_LOAD_FAILURES), legend="failed"),
+            width=QUARTER,
         ),
     )

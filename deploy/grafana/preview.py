@@ -1,7 +1,7 @@
 """`python -m deploy.grafana.preview`: draws the dashboards from a Prometheus, without Grafana.
 
 The rule of this module: it shows the generated JSON on the 24-column grid with real answers, and every picture says
-that Grafana did not draw it. Needs matplotlib (`pip install tidegate[loadtest]`).
+that Grafana did not draw it. Needs matplotlib (`pip install '.[loadtest]'`).
 """
 
 import argparse
@@ -21,7 +21,7 @@ from PIL import Image
 
 from deploy.grafana.generate import DASHBOARDS, DIRECTORY
 from deploy.grafana.model import COLUMNS
-from deploy.grafana.preview_panels import GRID, TEXT, draw
+from deploy.grafana.preview_panels import GRID, TEXT, TIMED, below_px, draw
 from deploy.grafana.results import Answers, Span, ask
 
 Json = Mapping[str, Any]
@@ -37,9 +37,9 @@ PNG_COLOURS = 192
 """Enough for flat colours, and a quarter of the bytes."""
 MADE_BY = "drawn by the previewer, not by Grafana"
 
-_INNER_PX = {"timeseries": (62, 12, 34, 70), "state-timeline": (70, 12, 34, 28)}
-"""Room left, right, above and below a panel's axes, where ticks and legends need more than the default."""
-_DEFAULT_INNER_PX = (12, 12, 34, 10)
+_LEFT_PX = {"timeseries": 62, "state-timeline": 70}
+"""Room beside a panel's axes, where ticks need more than the default."""
+_SIDE_PX, _ABOVE_PX, _BELOW_PX = 12, 34, 10
 
 
 def render(dashboard: Json, answers: Answers, path: Path) -> None:
@@ -84,10 +84,13 @@ class _Page:
             Rectangle((x, y), width, height, fc=PANEL, ec=GRID, lw=0.8, zorder=-1, transform=self._figure.transFigure)
         )
         self.write(x_px + 10, y_px + 20, panel["title"], size=10)
-        left, right, above, below = _INNER_PX.get(panel["type"], _DEFAULT_INNER_PX)
-        inner = self._box(x_px + left, y_px + above, width_px - left - right, height_px - above - below)
+        found = answers[panel["id"]]
+        left_px = _LEFT_PX.get(panel["type"], _SIDE_PX)
+        inner_px = width_px - left_px - _SIDE_PX
+        under_px = _BELOW_PX + (below_px(panel, found, inner_px) if panel["type"] in TIMED else 0)
+        inner = self._box(x_px + left_px, y_px + _ABOVE_PX, inner_px, height_px - _ABOVE_PX - under_px)
         axes = self._figure.add_axes(inner, facecolor=PANEL)
-        draw(axes, panel, answers[panel["id"]], start_s=self._start_s, end_s=self._end_s)
+        draw(axes, panel, found, start_s=self._start_s, end_s=self._end_s)
 
     def _box(self, x_px: float, y_px: float, width_px: float, height_px: float) -> tuple[float, float, float, float]:
         bottom_px = self._height_px - y_px - height_px

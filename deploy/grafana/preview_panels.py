@@ -36,6 +36,17 @@ CHARACTER_PX, MARK_PX = 6.2, 34.0
 """How wide a legend's entry is: per character, and beside it."""
 LEGEND_ENTRIES = 9
 """More lines than that are drawn, but not named."""
+TICKS_PX, LEGEND_ROW_PX = 24.0, 15.0
+"""How high the times below an axis are, and each row of the legend below them."""
+TIME_PX = 58.0
+"""How wide a time is with room to the next."""
+
+
+def below_px(panel: Json, found: Found, width_px: float) -> float:
+    """Room that a graph of this width needs below its axes."""
+    names = [series.name for answers in found for series in answers][:LEGEND_ENTRIES]
+    rows = math.ceil(len(names) / _columns(names, width_px)) if panel["type"] == "timeseries" else 0
+    return TICKS_PX + LEGEND_ROW_PX * rows
 
 
 def draw(axes: Axes, panel: Json, found: Found, *, start_s: float, end_s: float) -> None:
@@ -125,10 +136,12 @@ def _scale(axes: Axes, defaults: Json) -> None:
 
 
 def _time_axis(axes: Axes) -> None:
-    axes.xaxis.set_major_locator(AutoDateLocator(tz=UTC, minticks=4, maxticks=8))  # type: ignore[no-untyped-call]
+    most = max(3, int(axes.get_window_extent().width // TIME_PX))
+    axes.xaxis.set_major_locator(AutoDateLocator(tz=UTC, minticks=2, maxticks=most))  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_formatter(FuncFormatter(lambda days, _: _clock(days)))
     axes.margins(x=0)
     axes.tick_params(colors=DIM, labelsize=SMALL, length=0)
+    axes.tick_params(axis="x", pad=7)  # clear of the lowest value's label
     for spine in axes.spines.values():
         spine.set_visible(False)
 
@@ -141,13 +154,13 @@ def _legend(axes: Axes) -> None:
     handles, names = axes.get_legend_handles_labels()
     if not handles:
         return
-    entry_px = MARK_PX + CHARACTER_PX * max(map(len, names))
+    extent = axes.get_window_extent()
     axes.legend(
         handles[:LEGEND_ENTRIES],
         names[:LEGEND_ENTRIES],
         loc="upper left",
-        bbox_to_anchor=(-0.02, -0.11),
-        ncols=max(1, int(axes.get_window_extent().width // entry_px)),
+        bbox_to_anchor=(-0.02, -TICKS_PX / extent.height),
+        ncols=_columns(names[:LEGEND_ENTRIES], extent.width),
         frameon=False,
         fontsize=SMALL,
         labelcolor=TEXT,
@@ -156,6 +169,11 @@ def _legend(axes: Axes) -> None:
         borderaxespad=0.0,
         labelspacing=0.3,
     )
+
+
+def _columns(names: Sequence[str], width_px: float) -> int:
+    """Of a legend; a name that is wider than the panel has a row of its own."""
+    return max(1, int(width_px // (MARK_PX + CHARACTER_PX * max(map(len, names), default=0))))
 
 
 def _stat(axes: Axes, panel: Json, found: Found) -> None:

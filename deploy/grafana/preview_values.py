@@ -16,7 +16,9 @@ COLOURS = {"green": "#73bf69", "orange": "#ff9830", "red": "#f2495c", "blue": "#
 
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 _THOUSANDS = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
-_SUFFIXES = {"reqps": " req/s", "ops": " ops/s", "si:tok/s": "tok/s", "suffix: x": " x", "watt": " W", "short": ""}
+_SUFFIXES = {"reqps": " req/s", "ops": " ops/s", "si:tok/s": "tok/s", "suffix: x": " x", "watt": "W", "short": ""}
+_PREFIXED = ("tok/s", "W")
+"""Units that take the prefix themselves, as in kW."""
 
 
 def text(value: float | None, unit: str) -> str:
@@ -41,7 +43,7 @@ def _seconds(value: float) -> str:
 
 def _thousands(value: float, suffix: str) -> str:
     size, prefix = next(((size, prefix) for size, prefix in _THOUSANDS if abs(value) >= size), (1.0, ""))
-    gap = " " if suffix == "tok/s" else ""
+    gap = " " if suffix in _PREFIXED else ""
     return f"{_digits(value / size)}{gap}{prefix}{suffix}"
 
 

@@ -33,6 +33,8 @@ from policy_store.faults import BundleError, StoreError, UnknownVersion
 from policy_store.store import FileStore
 
 MAX_DECISIONS = 1000
+SHOWN_DECISIONS = 20
+"""Where a client does not say how many."""
 
 
 class Reloaded(BaseModel):
@@ -210,7 +212,7 @@ def _add_settings(app: FastAPI, parts: AdminParts) -> None:
 
 def _add_decisions(app: FastAPI, parts: AdminParts) -> None:
     @app.get("/decisions", tags=["decisions"])
-    async def decisions(limit: Annotated[int, Query(ge=1, le=MAX_DECISIONS)] = 20) -> Response:
+    async def decisions(limit: Annotated[int, Query(ge=1, le=MAX_DECISIONS)] = SHOWN_DECISIONS) -> Response:
         """The decisions of the newest requests that have ended, newest first."""
         lines = (line.rstrip(b"\n") for line in parts.decisions.newest(limit))
         return _json(b'{"data":[' + b",".join(lines) + b"]}")

@@ -33,8 +33,7 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes | A
     Raises:
         ClientDisconnected: the client left.
     """
-    declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
-    if declared.isdigit() and int(declared) > max_bytes:
+    if declares_too_large(scope["headers"], max_bytes):
         # A client that waits for 100 Continue has sent nothing yet, and asking for its body would make it.
         if not any(name == b"expect" for name, _ in scope["headers"]):
             await _read_off(receive)
@@ -54,6 +53,14 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes | A
         pieces.append(piece)
         if not message.get("more_body", False):
             return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def declares_too_large(headers: Headers, max_bytes: int) -> bool:
+    """Whether a request says that its body is over the limit."""
+    for name, value in headers:
+        if name == b"content-length":
+            return value.isdigit() and int(value) > max_bytes
+    return False
 
 
 async def _read_off(receive: Receive) -> None:

@@ -12,11 +12,11 @@ from hashlib import sha256
 from typing import Literal
 
 from gateway.api.asgi import AsgiApp, Headers, Receive, Scope, Send, send_json
+from gateway.api.refusal import WholeAnswer, refusal
 from gateway.api.request_id import request_id_of
 from gateway.core.types import RequestId
 from gateway.settings import KeySettings
 from gateway.wire import errors as api_errors
-from gateway.wire.dialects import ROUTES
 from gateway.wire.errors import ApiError
 
 KeyScope = Literal["data", "admin"]
@@ -106,20 +106,34 @@ class RequireKey:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer 401 or 403."""
-        keyring = self._keyring()
-        if not keyring or scope["type"] != "http" or scope["path"] in self._open_paths:
+        if scope["type"] != "http" or scope["path"] in self._open_paths:
             await self._app(scope, receive, send)
             return
-        identity = keyring.authenticate(*_credentials(scope["headers"]))
-        if identity is not None and self._scope in identity.scopes:
+        identity = self.examine(scope["headers"])
+        if isinstance(identity, ApiError):
+            answer = self.refuse(identity, scope["path"], scope["headers"])
+            await send_json(send, answer.status, answer.headers, answer.body)
+            return
+        if identity is not None:
             scope[IDENTITY] = identity
-            await self._app(scope, receive, send)
-            return
-        error = api_errors.unauthorized() if identity is None else _forbidden(self._scope)
-        request_id = request_id_of(scope["headers"])
+        await self._app(scope, receive, send)
+
+    def examine(self, headers: Headers) -> Identity | ApiError | None:
+        """Who calls a path that is not open, or why nobody may who sends this; None where everybody may."""
+        keyring = self._keyring()
+        if not keyring:
+            return None
+        identity = keyring.authenticate(*_credentials(headers))
+        if identity is None:
+            return api_errors.unauthorized()
+        return identity if self._scope in identity.scopes else _forbidden(self._scope)
+
+    def refuse(self, error: ApiError, path: str, headers: Headers) -> WholeAnswer:
+        """The answer to a request that is not let through, which is told of."""
+        request_id = request_id_of(headers)
         if self._refused is not None:
             self._refused(request_id, error.status)
-        await _refuse(send, scope["path"], error, request_id)
+        return refusal(error, path, request_id)
 
 
 def _credentials(headers: Headers) -> tuple[bytes | None, bytes | None]:
@@ -140,10 +154,3 @@ def _bearer(authorization: bytes | None) -> bytes | None:
 def _forbidden(scope: KeyScope) -> ApiError:
     message = f"This API key has no scope '{scope}'."
     return ApiError(status=403, message=message, type="invalid_request_error", code="insufficient_permissions")
-
-
-async def _refuse(send: Send, path: str, error: ApiError, request_id: RequestId) -> None:
-    dialect = ROUTES.get(path)
-    answer = api_errors.body(error) if dialect is None else dialect.error_body(error)
-    headers = [*api_errors.response_headers(error), (b"x-request-id", request_id.encode())]
-    await send_json(send, error.status, headers, answer)

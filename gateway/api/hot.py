@@ -5,24 +5,17 @@ before FastAPI's middleware, which would cost more than the whole journey.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from gateway.api.asgi import ClientDisconnected, Headers, Message, Receive, Scope, Send, read_body, send_json
 from gateway.api.intake import Intake
+from gateway.api.reception import Before, Reception
+from gateway.api.refusal import WholeAnswer
 from gateway.api.request_id import request_id_of
-from gateway.core.types import Outcome, OutcomeKind, RequestFacts, RequestId
-from gateway.upstream.journey import CLIENT_CLOSED_REQUEST, Journey
-from gateway.upstream.services import ClientRequest, Services
-from gateway.wire.dialects import ROUTES
-from gateway.wire.errors import ApiError, response_headers
-from gateway.wire.peeked import Peeked
+from gateway.upstream.services import Services
 
 HIGH_WATER_BYTES = 64 * 1024
 """With more than this waiting for the client, the worker is read no further."""
-
-Before = Callable[[RequestFacts], Awaitable[object] | None]
-"""What to wait for before a request is routed; None for nothing."""
 
 
 class Traveller(Protocol):
@@ -60,6 +53,9 @@ class AsgiSink:
         if self._waiting_bytes > HIGH_WATER_BYTES and self.journey is not None:
             self.journey.pause()
 
+    def flush(self) -> None:
+        """All goes out as soon as the server takes it."""
+
     def finish(self) -> None:
         """Queue the end."""
         self.closed = True
@@ -95,52 +91,38 @@ class AsgiSink:
 
 
 class HotRoutes:
-    """Answers the hot routes.
-
-    Args:
-        services: what a journey needs.
-        intake: makes requests ready to be sent.
-        max_body_bytes: larger bodies are refused with 413.
-        before: is asked about every request that can travel; None where nothing ever has to be waited for.
-    """
+    """Answers the hot routes; for the arguments see `Reception`."""
 
     def __init__(
         self, services: Services, intake: Intake, *, max_body_bytes: int, before: Before | None = None
     ) -> None:
-        self._services = services
-        self._intake = intake
-        self._max_body_bytes = max_body_bytes
-        self._before = before
+        self.reception = Reception(services, intake, max_body_bytes=max_body_bytes, before=before)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        arrived_s = self._services.clock()
+        reception = self.reception
+        arrived_s = reception.clock()
         request_id = request_id_of(scope["headers"])
         try:
-            body = await read_body(scope, receive, self._max_body_bytes)
+            body = await read_body(scope, receive, reception.max_body_bytes)
         except ClientDisconnected:
-            self._record(request_id, OutcomeKind.CANCELLED, CLIENT_CLOSED_REQUEST, arrived_s)
+            reception.left(request_id, arrived_s)
             return
-        taken = body if isinstance(body, ApiError) else self._intake.take(scope, body, request_id, arrived_s)
-        if isinstance(taken, ApiError):
-            self._record(request_id, OutcomeKind.CLIENT_ERROR, taken.status, arrived_s)
-            headers = [*response_headers(taken), (b"x-request-id", request_id.encode())]
-            await send_json(send, taken.status, headers, ROUTES[scope["path"]].error_body(taken))
+        taken = reception.take(scope, body, request_id, arrived_s)
+        if isinstance(taken, WholeAnswer):
+            await send_json(send, taken.status, taken.headers, taken.body)
             return
         request, peeked = taken
-        if self._before is not None and (wanted := self._before(peeked.facts)) is not None:
+        if (wanted := reception.wanted(peeked)) is not None:
             await wanted
-        await self._travel(request, peeked, receive, send)
-
-    async def _travel(self, request: ClientRequest, peeked: Peeked, receive: Receive, send: Send) -> None:
         sink = AsgiSink()
-        journey = sink.journey = Journey(self._services, request, peeked, sink)
+        journey = reception.journey(request, peeked, sink)
+        if isinstance(journey, WholeAnswer):
+            await send_json(send, journey.status, journey.headers, journey.body)
+            return
+        sink.journey = journey
         journey.begin()
         await carry(journey, sink, receive, send)
-
-    def _record(self, request_id: RequestId, kind: OutcomeKind, status: int, arrived_s: float) -> None:
-        outcome = Outcome(kind=kind, status=status, duration_s=self._services.clock() - arrived_s)
-        self._services.telemetry.finished(None, outcome, request_id=request_id, model=None)
 
 
 async def carry(journey: Traveller, sink: AsgiSink, receive: Receive, send: Send) -> None:

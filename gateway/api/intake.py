@@ -13,7 +13,7 @@ from gateway.api.auth import IDENTITY, caller_of
 from gateway.api.live import Live
 from gateway.core.output_length.carried import PromptReader
 from gateway.core.record import record
-from gateway.core.types import Endpoint, RequestId, WorkerId
+from gateway.core.types import Endpoint, RequestFacts, RequestId, WorkerId
 from gateway.upstream.services import ClientRequest, Headers
 from gateway.wire.conversation_names import NAMELESS, ConversationReader
 from gateway.wire.dialects import RESPONSES, ROUTES, Dialect
@@ -90,9 +90,6 @@ class Intake:
         if isinstance(named, ApiError):
             return named
         body, peeked = named
-        said = peeked.facts.conversation
-        if said is not None and said.response_id is not None and self._hides(said.response_id, said.tenant):
-            return previous_response_not_found(said.response_id)
         offered = self._offered(headers)
         if isinstance(offered, ApiError):
             return offered
@@ -101,6 +98,13 @@ class Intake:
         hide_usage = dialect.endpoint in CHUNKED_USAGE and peeked.stream and not peeked.include_usage
         sent = inject_usage(body) if hide_usage else body
         return self.relayed(scope, sent, request_id, arrived_s, dialect=dialect, hide_usage=hide_usage), peeked
+
+    def hidden(self, facts: RequestFacts) -> ApiError | None:
+        """Why a request may not go on from the response that it names; None where it names none, and where it may."""
+        said = facts.conversation
+        if said is None or said.response_id is None or not self._hides(said.response_id, said.tenant):
+            return None
+        return previous_response_not_found(said.response_id)
 
     def relayed(
         self,

@@ -5,7 +5,7 @@ tenant learns of another's, so where there are several an id that is not known t
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -62,6 +62,8 @@ class Whereabouts:
     """Workers that may have made any, those that are up first."""
     has_tenants: Callable[[], bool]
     """Whether callers must be told apart."""
+    find: Callable[[str, int], Awaitable[None]] | None = None
+    """(response id, hash of the tenant): asks the other gateways, so that `home` may know it; None where none share."""
 
     def is_hidden(self, response_id: str, tenant: int) -> bool:
         """Whether a response may be another tenant's."""
@@ -98,7 +100,7 @@ class StoredResponses:
         except ClientDisconnected:
             self._record(request_id, OutcomeKind.CANCELLED, CLIENT_CLOSED_REQUEST, arrived_s)
             return
-        refused = body if isinstance(body, ApiError) else self._missing(scope, route.response_id)
+        refused = body if isinstance(body, ApiError) else await self._missing(scope, route.response_id)
         if refused is not None:
             self._record(request_id, OutcomeKind.CLIENT_ERROR, refused.status, arrived_s)
             await _refuse(send, refused, request_id)
@@ -117,11 +119,14 @@ class StoredResponses:
         lookup.begin()
         await carry(lookup, sink, receive, send)
 
-    def _missing(self, scope: Scope, response_id: str) -> ApiError | None:
-        """Why nobody need be asked; None where somebody must."""
-        tenant = tenant_hash(caller_of(scope))
-        if _ID.fullmatch(response_id) and not self._whereabouts.is_hidden(response_id, tenant):
-            return None
+    async def _missing(self, scope: Scope, response_id: str) -> ApiError | None:
+        """Why no worker need be asked; None where one must."""
+        tenant, where = tenant_hash(caller_of(scope)), self._whereabouts
+        if _ID.fullmatch(response_id):
+            if where.find is not None and where.home(response_id, tenant) is None:
+                await where.find(response_id, tenant)
+            if not where.is_hidden(response_id, tenant):
+                return None
         return api_errors.response_not_found(response_id)
 
     def _record(self, request_id: RequestId, kind: OutcomeKind, status: int, arrived_s: float) -> None:

@@ -12,8 +12,10 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
+from typing import Any, TypeVar
 
 import structlog
 import uvicorn
@@ -25,8 +27,10 @@ from gateway.api.live import Live
 from gateway.api.protocol import BoundedHeads
 from gateway.app import open_gateway
 from gateway.reload import Reloader
-from gateway.settings import AdminSettings, Settings, SettingsError
+from gateway.settings import AdminSettings, ServerSettings, Settings, SettingsError
 from gateway.telemetry.logs import LogFormat, LogLevel, configure_logging
+
+T = TypeVar("T")
 
 KEEP_ALIVE_S = 75
 """Longer than clients' pools keep idle connections, so that the client is the one to close them."""
@@ -48,13 +52,27 @@ def serve(settings: Settings, *, reread: Callable[[], Settings], stop_with_stdin
         SettingsError: the policy cannot be built, or a worker's URL is none.
         OSError: the admin application's port is taken.
     """
+    run_logged(_serve(settings, reread), settings, stop_with_stdin=stop_with_stdin)
+
+
+def run_logged(
+    main: Coroutine[Any, Any, T], settings: Settings, *, stop_with_stdin: bool, process: int | str | None = None
+) -> T:
+    """Run a process of the gateway, with its logs on standard output.
+
+    Args:
+        main: all that it does.
+        settings: how it logs.
+        stop_with_stdin: see `serve`.
+        process: which one it is, in every line; None where there are no others.
+    """
     telemetry = settings.telemetry
     log_format, level = LogFormat(telemetry.log_format), LogLevel(telemetry.log_level)
-    configure_logging(log_format=log_format, level=level, stream=sys.stdout)
+    configure_logging(log_format=log_format, level=level, stream=sys.stdout, process=process)
     if stop_with_stdin:
         threading.Thread(target=_stop_at_end_of_input, daemon=True).start()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(settings, reread))
+        return runner.run(main)
 
 
 def _stop_at_end_of_input() -> None:
@@ -66,13 +84,20 @@ def _stop_at_end_of_input() -> None:
 async def _serve(settings: Settings, reread: Callable[[], Settings]) -> None:
     async with (
         open_gateway(settings, reread=reread) as gateway,
-        _admin_served(gateway.admin, settings.admin),
+        admin_served(gateway.admin, settings.admin),
     ):
-        drain_s = math.ceil(settings.server.drain_s)
-        server = _Server(gateway.asgi, settings.server.host, settings.server.port, drain_s, name="gateway")
+        server = data_server(gateway.asgi, gateway.http, settings.server)
         drain = Drain(server, gateway.live, delay_s=settings.server.drain_delay_s)
-        with _signals(drain, gateway.reloader):
+        with signals(
+            {signal.SIGTERM: drain.stop, signal.SIGINT: drain.stop}, partial(reread_settings, gateway.reloader)
+        ):
             await server.serve()
+
+
+def data_server(app: AsgiApp, http: type[BoundedHeads], settings: ServerSettings) -> "GatewayServer":
+    """The server of the data routes."""
+    drain_s = math.ceil(settings.drain_s)
+    return GatewayServer(app, settings.host, settings.port, drain_s, name="gateway", http=http)
 
 
 class Drain:
@@ -87,7 +112,13 @@ class Drain:
     def stop(self) -> None:
         """Begin to drain; called again, end at once."""
         if self._live.draining:
-            self._end()
+            self.end()
+        else:
+            self.begin()
+
+    def begin(self) -> None:
+        """Begin to drain, unless that has begun."""
+        if self._live.draining:
             return
         self._live.draining = True
         self._log.info("gateway.draining", delay_s=self._delay_s)
@@ -99,7 +130,9 @@ class Drain:
     def _close(self) -> None:
         self._server.should_exit = True
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """End at once."""
+        self._live.draining = True
         self._log.warning("gateway.ended_at_once")
         self._server.should_exit = self._server.force_exit = True
         # Their connections would keep the server from closing.
@@ -108,16 +141,19 @@ class Drain:
 
 
 @contextmanager
-def _signals(drain: Drain, reloader: Reloader) -> Iterator[None]:
+def signals(
+    stopping: Mapping[int, Callable[[], None]], reload: Callable[[], Coroutine[Any, Any, None]]
+) -> Iterator[None]:
+    """Let these signals stop the gateway, and SIGHUP read its settings anew."""
     loop = asyncio.get_running_loop()
     reloads: set[asyncio.Task[None]] = set()
 
-    def reload() -> None:
-        task = loop.create_task(_reload(reloader))
+    def begin() -> None:
+        task = loop.create_task(reload())
         reloads.add(task)
         task.add_done_callback(reloads.discard)
 
-    handlers = {signal.SIGTERM: drain.stop, signal.SIGINT: drain.stop, signal.SIGHUP: reload}
+    handlers = {**stopping, signal.SIGHUP: begin}
     for number, handler in handlers.items():
         loop.add_signal_handler(number, handler)
     try:
@@ -129,14 +165,14 @@ def _signals(drain: Drain, reloader: Reloader) -> Iterator[None]:
             task.cancel()
 
 
-async def _reload(reloader: Reloader) -> None:
-    # The reloader logs why it refuses; nothing has changed then.
+async def reread_settings(reloader: Reloader) -> None:
+    """Reload; the reloader logs why it refuses, and nothing has changed then."""
     with suppress(SettingsError):
         await reloader.reload()
 
 
 @asynccontextmanager
-async def _admin_served(app: AsgiApp, settings: AdminSettings) -> AsyncIterator[None]:
+async def admin_served(app: AsgiApp, settings: AdminSettings) -> AsyncIterator[None]:
     """The admin application on its own port, up before the gateway and down after it."""
     if settings.port is None:
         yield
@@ -144,7 +180,7 @@ async def _admin_served(app: AsgiApp, settings: AdminSettings) -> AsyncIterator[
     # Bound here: a port that is taken is then an OSError with its address, before any client is served.
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.create_server((settings.host, settings.port), family=family)
-    server = _Server(app, settings.host, settings.port, ADMIN_CLOSE_S, name="admin")
+    server = GatewayServer(app, settings.host, settings.port, ADMIN_CLOSE_S, name="admin")
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         yield
@@ -153,16 +189,18 @@ async def _admin_served(app: AsgiApp, settings: AdminSettings) -> AsyncIterator[
         await serving
 
 
-class _Server(uvicorn.Server):
+class GatewayServer(uvicorn.Server):
     """A server that says where it listens, and leaves signals to others."""
 
-    def __init__(self, app: AsgiApp, host: str, port: int, close_s: int, *, name: str) -> None:
+    def __init__(
+        self, app: AsgiApp, host: str, port: int, close_s: int, *, name: str, http: type[BoundedHeads] = BoundedHeads
+    ) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
                 host=host,
                 port=port,
-                http=BoundedHeads,
+                http=http,
                 ws="none",
                 lifespan="off",
                 access_log=False,
@@ -175,9 +213,11 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
+        """Leave them alone."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen."""
         await super().startup(sockets=sockets)
         for server in self.servers:
             for bound in server.sockets:

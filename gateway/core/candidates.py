@@ -90,17 +90,15 @@ def beginnings(chain: Sequence[int], most: int) -> Iterator[int]:
         yield chain[(1 << power) - 1]
 
 
-def sample(workers: Sequence[WorkerId], count: int, draw: int) -> Iterator[WorkerId]:
+def sample(workers: Sequence[WorkerId], count: int, draw: int) -> Sequence[WorkerId]:
     """So many different workers, or all where there are no more; each as likely as any other."""
     size = len(workers)
     if count >= size:
-        yield from workers
-        return
+        return workers
     if count <= 0:
-        return
+        return ()
     # In strides that meet every worker once: any two of them are together about as often as any other two.
     begin, stride = draw % size, 1 + mix64(draw) % (size - 1)
     while gcd(stride, size) > 1:
         stride = stride % (size - 1) + 1
-    for place in range(begin, begin + stride * count, stride):
-        yield workers[place % size]
+    return [workers[place % size] for place in range(begin, begin + stride * count, stride)]

@@ -3,7 +3,9 @@
 The rule of this module: it only reads. Views and outlooks are made here, the same way for whoever chooses.
 """
 
-from gateway.core.candidates import Bounds
+import math
+
+from gateway.core.candidates import LEAST, Bounds
 from gateway.core.conversation.turn import Turn
 from gateway.core.features import Estimate
 from gateway.core.fleet_state import FleetState
@@ -11,7 +13,7 @@ from gateway.core.forecast import Forecast
 from gateway.core.health import HealthTable
 from gateway.core.path.eligibility import must_be_local
 from gateway.core.policy import Policy
-from gateway.core.pools import Pools
+from gateway.core.pools import Pools, Routable
 from gateway.core.prefix import PrefixIndex
 from gateway.core.record import record
 from gateway.core.types import (
@@ -21,6 +23,7 @@ from gateway.core.types import (
     Path,
     PathChoice,
     RequestFacts,
+    SloTarget,
     WorkerId,
     WorkerView,
 )
@@ -35,14 +38,15 @@ class Ask:
     now_s: float
     exclude: frozenset[WorkerId]
     attempt: int
+    slo: SloTarget
     turn: Turn | None = None
     """Of which conversation it is a turn; None for a request like any other."""
     waited_s: float = 0.0
     """For room, since it was first asked."""
     kept_on: WorkerId | None = None
     """The worker that keeps the response which it goes on from; None where it goes on from none that is known."""
-    draw: int = 0
-    """64 bits of chance, of this decision alone: another one's, and another replica's, are others."""
+    chance: int = 0
+    """Of this decision alone: another one's, and another replica's, are others. Its bits are not spread yet."""
 
     @property
     def is_first(self) -> bool:
@@ -91,6 +95,14 @@ class Surroundings:
         self.pools = Pools(fleet, health)
         most = policy.max_candidates
         self.bounds = None if most is None else Bounds(most=most, sample=policy.load_sample)
+        self._whole = math.inf if most is None else most if policy.replica is None else LEAST
+
+    def is_large(self, pool: Routable) -> bool:
+        """Whether not all of a pool is looked at.
+
+        By all members, well or not: who is first on the circle must not change with somebody's health.
+        """
+        return len(pool.members.workers) > self._whole
 
     def is_plain(self, worker_id: WorkerId) -> bool:
         """Whether both paths lead there as usual: it does not split by itself, and is not asked for want of better."""
@@ -127,9 +139,5 @@ class Surroundings:
 def features_of(estimate: Estimate, prefill: Pick | None, decode: Pick) -> Features:
     """The four numbers, for the workers that are thought of."""
     isl = estimate.isl_tokens
-    return Features(
-        isl_tokens=isl,
-        prefill_isl_tokens=isl - (prefill.view.hit_tokens if prefill else 0),
-        decode_isl_tokens=isl - decode.view.hit_tokens,
-        osl_tokens=estimate.osl_tokens,
-    )
+    prefill_isl = isl if prefill is None else isl - prefill.view.hit_tokens
+    return Features(isl, prefill_isl, isl - decode.view.hit_tokens, estimate.osl_tokens)

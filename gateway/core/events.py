@@ -129,6 +129,18 @@ class ConversationClosed:
 
 
 @record
+class ResponseTold:
+    """Another replica has seen a worker make a response that it keeps."""
+
+    at_s: float
+    end: int
+    """See `identity.response_end`."""
+    worker_id: WorkerId
+    conversation_id: ConversationId | None
+    """That the response belongs to, as this replica has it; None where no book is kept of it."""
+
+
+@record
 class KvPinned:
     """What conversations hold at each worker, over all replicas."""
 
@@ -186,6 +198,7 @@ Event = (
     | Finished
     | ConversationTold
     | ConversationClosed
+    | ResponseTold
     | KvPinned
     | LoadsElsewhere
 )

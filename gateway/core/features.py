@@ -41,31 +41,17 @@ def estimate(facts: RequestFacts, calibration: Calibration, output_length: Outpu
     that were made for another one, the language model's rolling mean; either is capped by the request's own limit
     (methods.md 1.3).
     """
-    predicted = _predicted_osl(facts, output_length)
-    osl = _mean_osl(facts, calibration) if predicted is None else predicted
+    predicted, osl = None, 0.0
+    if facts.endpoint.generates:
+        predicted = predicted_tokens(output_length, facts.output_features, facts.max_output_tokens)
+        osl = _mean_osl(facts, calibration) if predicted is None else predicted
     if facts.prompt_token_ids is not None:
-        size = facts.block_bytes / BYTES_PER_TOKEN_ID
-        return Estimate(
-            isl_tokens=facts.prompt_token_ids,
-            tokens_per_block=size,
-            osl_tokens=osl,
-            osl_predicted=predicted is not None,
-        )
+        return Estimate(facts.prompt_token_ids, facts.block_bytes / BYTES_PER_TOKEN_ID, osl, predicted is not None)
     ratio = calibration.bytes_per_token(facts.model)
-    return Estimate(
-        isl_tokens=math.ceil(facts.prompt_bytes / ratio),
-        tokens_per_block=facts.block_bytes / ratio,
-        osl_tokens=osl,
-        osl_predicted=predicted is not None,
-    )
-
-
-def _predicted_osl(facts: RequestFacts, output_length: OutputLengthModel | None) -> float | None:
-    if not facts.endpoint.generates:
-        return None
-    return predicted_tokens(output_length, facts.output_features, facts.max_output_tokens)
+    isl = math.ceil(facts.prompt_bytes / ratio)
+    return Estimate(isl, facts.block_bytes / ratio, osl, predicted is not None)
 
 
 def _mean_osl(facts: RequestFacts, calibration: Calibration) -> float:
-    mean = calibration.osl_tokens(facts.model) if facts.endpoint.generates else 0.0
-    return mean if facts.max_output_tokens is None else min(mean, float(facts.max_output_tokens))
+    mean, most = calibration.osl_tokens(facts.model), facts.max_output_tokens
+    return mean if most is None or mean <= most else float(most)

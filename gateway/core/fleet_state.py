@@ -186,20 +186,21 @@ class FleetState:
         capacity = state.kv_capacity_tokens
         kv_tokens, resident_kv_tokens = _kv_tokens(state, tally, counted, capacity)
         requests, resident_requests = _requests(state, tally, counted)
+        hit_tokens = 0
         return WorkerView(
-            worker_id=spec.worker_id,
-            role=spec.role,
-            inflight_requests=requests,
-            resident_requests=resident_requests,
-            prefill_tokens=tally.prefill_tokens,
-            kv_tokens=kv_tokens,
-            kv_capacity_tokens=capacity,
-            kv_used_ratio=_kv_ratio(kv_tokens, capacity, sample),
-            kv_resident_ratio=_kv_ratio(resident_kv_tokens, capacity, sample),
-            queue_depth=None if sample is None else sample.waiting,
-            hit_tokens=0,
-            max_batched_tokens=spec.max_batched_tokens,
-            kv_block_tokens=state.kv_block_tokens,
+            spec.worker_id,
+            spec.role,
+            requests,
+            resident_requests,
+            tally.prefill_tokens,
+            kv_tokens,
+            capacity,
+            _kv_ratio(kv_tokens, capacity, sample),
+            _kv_ratio(resident_kv_tokens, capacity, sample),
+            None if sample is None else sample.waiting,
+            hit_tokens,
+            spec.max_batched_tokens,
+            state.kv_block_tokens,
         )
 
 

@@ -5,17 +5,21 @@ its expectations were off is learned per worker and corrected for; the same figu
 """
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from gateway.core.backlog import CORRECTION_BOUND, Backlog
 from gateway.core.calibration import Calibration
 from gateway.core.engine_costs import EngineCosts
 from gateway.core.loads_elsewhere import OtherLoads
+from gateway.core.record import record
 from gateway.core.types import Decision, DecisionId, Outlook, Path, Role, WorkerId, WorkerView
 
 MEMORY_ANSWERS = 64
 """About so many of the last answers make the correction of decode steps."""
 LOCAL_MEMORY_S = 10.0
 """Over about so long is counted what share of a decode worker's time local prefills take."""
+PRICES = 4096
+"""So many are remembered of each kind and engine."""
 MOST_LOCAL_SHARE = 0.9
 """No more is expected to be lost to local prefills: beyond it the worker is simply full."""
 
@@ -68,7 +72,7 @@ class WorkerForecast:
         self.decode_correction = min(CORRECTION_BOUND, max(1.0 / CORRECTION_BOUND, moved))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Promise:
     """What was expected of a request that is under way."""
 
@@ -77,7 +81,7 @@ class _Promise:
     """Its TPOT before it was corrected."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PrefillLeg:
     """A prompt at a prefill worker."""
 
@@ -90,6 +94,17 @@ class PrefillLeg:
 
 
 _UNKNOWN = WorkerForecast()
+
+
+class _Prices:
+    """One pool's engine, whose prices never change: most workers are asked about as they were a request ago."""
+
+    __slots__ = ("costs", "decode_step_s", "prefill_s")
+
+    def __init__(self, costs: EngineCosts) -> None:
+        self.costs = costs
+        self.decode_step_s = lru_cache(maxsize=PRICES)(costs.decode_step_s)
+        self.prefill_s = lru_cache(maxsize=PRICES)(costs.prefill_s)
 
 
 class Forecast:
@@ -105,6 +120,7 @@ class Forecast:
         self.costs = costs
         self._calibration = calibration
         self._elsewhere = elsewhere
+        self._prefill, self._decode = _Prices(costs.prefill), _Prices(costs.decode)
         self._workers: dict[WorkerId, WorkerForecast] = {}
         self._promised: dict[DecisionId, _Promise] = {}
 
@@ -123,41 +139,40 @@ class Forecast:
 
     def decode(self, decode: WorkerView, isl_tokens: int, osl_tokens: float) -> "DecodeOutlook":
         """What one more sequence finds and does in a decode worker's batch, apart from prefills."""
-        costs = self.costs.of(decode.role)
+        step_s = self._of(decode.role).decode_step_s
         correction = self.of(decode.worker_id).decode_correction
         batch, context = decode.inflight_requests, decode.kv_tokens
-        before_s = costs.decode_step_s(batch, context) * correction
-        after_s = costs.decode_step_s(batch + 1, context + isl_tokens + round(osl_tokens / 2)) * correction
-        return DecodeOutlook(decode, before_s, after_s)
+        priced_s = step_s(batch, context)
+        after_s = step_s(batch + 1, context + isl_tokens + round(osl_tokens / 2))
+        return DecodeOutlook(decode, priced_s, priced_s * correction, after_s * correction)
 
     def local(self, batch: "DecodeOutlook", isl_tokens: int, now_s: float) -> Outlook:
         """Prefill on the decode worker itself, behind the prefills that were sent there before."""
         view = batch.view
-        costs, worker = self.costs.of(view.role), self.of(view.worker_id)
-        new_tokens = max(1, isl_tokens - view.hit_tokens)
-        priced_s = costs.prefill_s(
-            new_tokens, view.hit_tokens, decodes=view.inflight_requests, context_tokens=view.kv_tokens
-        )
+        prices, worker = self._of(view.role), self.of(view.worker_id)
+        costs, hit = prices.costs, view.hit_tokens
+        new_tokens = max(1, isl_tokens - hit)
+        priced_s = prices.prefill_s(new_tokens, hit, decodes=view.inflight_requests, context_tokens=view.kv_tokens)
         prefill_s = worker.backlog.correction * priced_s
-        own_s = max(0.0, prefill_s - batch.before_s)
+        queue_s = self._queue_s(view, worker.backlog, now_s)
         return Outlook(
-            ttft_s=costs.arrival_s(isl_tokens) + self._queue_s(view, now_s) + batch.before_s / 2 + prefill_s,
-            tpot_s=worker.tpot_s(batch.after_s, now_s),
-            prefill_s=prefill_s,
-            stall_s=own_s,
-            crowd_s=batch.crowd_s,
+            costs.arrival_s(isl_tokens) + queue_s + batch.before_s / 2 + prefill_s,
+            worker.tpot_s(batch.after_s, now_s),
+            prefill_s,
+            max(0.0, prefill_s - batch.before_s),
+            batch.crowd_s,
             # What a prefill waits for beyond its price takes no energy of its own.
-            prefill_j=costs.prefill_j(priced_s, costs.decode_step_s(view.inflight_requests, view.kv_tokens)),
+            costs.prefill_j(priced_s, batch.priced_s),
         )
 
     def prefill_leg(self, prefill: WorkerView, isl_tokens: int, now_s: float) -> PrefillLeg:
         """What a prompt finds and takes at a prefill worker."""
-        costs, worker = self.costs.of(prefill.role), self.of(prefill.worker_id)
-        hit = prefill.hit_tokens
-        priced_s = costs.prefill_s(max(1, isl_tokens - hit), hit)
-        prefill_s = worker.backlog.correction * priced_s
-        done_s = costs.arrival_s(isl_tokens) + self._queue_s(prefill, now_s) + prefill_s
-        return PrefillLeg(done_s=done_s, prefill_s=prefill_s, prefill_j=costs.prefill_j(priced_s, 0.0))
+        prices, backlog = self._of(prefill.role), self.of(prefill.worker_id).backlog
+        costs, hit = prices.costs, prefill.hit_tokens
+        priced_s = prices.prefill_s(max(1, isl_tokens - hit), hit)
+        prefill_s = backlog.correction * priced_s
+        done_s = costs.arrival_s(isl_tokens) + self._queue_s(prefill, backlog, now_s) + prefill_s
+        return PrefillLeg(done_s, prefill_s, costs.prefill_j(priced_s, 0.0))
 
     def remote(
         self, batch: "DecodeOutlook", leg: PrefillLeg, isl_tokens: int, osl_tokens: float, now_s: float
@@ -168,15 +183,9 @@ class Forecast:
         there_s = leg.done_s + costs.arrival_s(isl_tokens) + costs.transfer_s(isl_tokens - view.hit_tokens)
         ttft_s = there_s + batch.before_s / 2 + batch.after_s
         # Local prefills that were sent there before and are not through by then hold it up like all others.
-        left_s = max(0.0, self._queue_s(view, now_s) - ttft_s) / max(1.0, osl_tokens)
-        return Outlook(
-            ttft_s=ttft_s,
-            tpot_s=worker.tpot_s(batch.after_s, now_s) + left_s,
-            prefill_s=leg.prefill_s,
-            stall_s=0.0,
-            crowd_s=batch.crowd_s,
-            prefill_j=leg.prefill_j,
-        )
+        left_s = max(0.0, self._queue_s(view, worker.backlog, now_s) - ttft_s) / max(1.0, osl_tokens)
+        tpot_s, stall_s = worker.tpot_s(batch.after_s, now_s) + left_s, 0.0
+        return Outlook(ttft_s, tpot_s, leg.prefill_s, stall_s, batch.crowd_s, leg.prefill_j)
 
     def sent(self, decision: Decision, now_s: float) -> None:
         """A decision was made, and with it something was expected."""
@@ -206,16 +215,18 @@ class Forecast:
         if tpot_s is not None and promise.priced_tpot_s > 0:
             self._own(decision.decode_worker).saw_tpot(promise.priced_tpot_s, tpot_s)
 
-    def _queue_s(self, view: WorkerView, now_s: float) -> float:
+    def _queue_s(self, view: WorkerView, backlog: Backlog, now_s: float) -> float:
         """Until the worker is through with all prefills that were sent there, the other replicas' too."""
-        backlog = self.of(view.worker_id).backlog
         tokens = 0 if self._elsewhere is None else self._elsewhere.prefill_tokens(view.worker_id, now_s)
         if not tokens:
             return backlog.seconds(now_s)
         # Nobody says of how many prompts: priced as steps that are full, none of which has much before it.
-        costs = self.costs.of(view.role)
-        full = costs.max_batched_tokens
-        return backlog.seconds(now_s) + backlog.correction * costs.prefill_s(full, 0) * tokens / full
+        prices = self._of(view.role)
+        full = prices.costs.max_batched_tokens
+        return backlog.seconds(now_s) + backlog.correction * prices.prefill_s(full, 0) * tokens / full
+
+    def _of(self, role: Role) -> "_Prices":
+        return self._prefill if role is Role.PREFILL else self._decode
 
     def _own(self, worker_id: WorkerId) -> WorkerForecast:
         known = self._workers.get(worker_id)
@@ -224,11 +235,13 @@ class Forecast:
         return known
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DecodeOutlook:
     """A decode worker's batch before and after one more sequence."""
 
     view: WorkerView
+    priced_s: float
+    """What a step without it is priced at, before any correction."""
     before_s: float
     """Seconds of a step without it."""
     after_s: float

@@ -5,7 +5,7 @@ a worker that leaves moves only the keys that were on it.
 Source: Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from struct import Struct
@@ -53,46 +53,58 @@ def rank_of(key_hash: int, member: str) -> int:
 
 
 class _Lanes(NamedTuple):
-    """Members as one long integer: the hash of each in the lower half of a lane of its own, of 128 bits."""
+    """A long integer as so many lanes of 128 bits, each with 64 bits in its lower half."""
 
-    hashes: int
     ones: int
     """1 in every lane: a factor that puts 64 bits into all of them."""
+    golden: int
+    """What `mix64` adds first, in every lane."""
     lower: int
     """The lower half of every lane."""
     layout: Struct
 
 
-@lru_cache(maxsize=64)
-def _lanes_of(members: tuple[str, ...]) -> _Lanes:
-    ones, layout = _lanes_for(len(members))
-    halves = [0] * (2 * len(members))
-    halves[::2] = map(_member_hash, members)
-    return _Lanes(int.from_bytes(layout.pack(*halves), "little"), ones, _MASK * ones, layout)
-
-
 @lru_cache(maxsize=1024)
-def _lanes_for(members: int) -> tuple[int, Struct]:
-    layout = Struct(f"<{2 * members}Q")
-    return int.from_bytes(layout.pack(*([1, 0] * members)), "little"), layout
+def _lanes(count: int) -> _Lanes:
+    layout = Struct("<" + "Q8x" * count)
+    ones = int.from_bytes(layout.pack(*[1] * count), "little")
+    return _Lanes(ones, 0x9E3779B97F4A7C15 * ones, _MASK * ones, layout)
 
 
-def ranks_of(key_hash: int, members: Iterable[str]) -> list[int]:
+@lru_cache(maxsize=16_384)
+def _lane_of(member: str) -> bytes:
+    return hash64(member).to_bytes(16, "little")
+
+
+def ranks_of(key_hash: int, members: Iterable[str]) -> Sequence[int]:
     """`rank_of` for many members, for a decision may rank a whole pool.
 
-    A pool stays the same for long, so it is laid out once, and each operation of `mix64` is done on all lanes at once:
-    a product of two halves fits into its lane, and what a shift brings in from the next one is in the upper half.
+    All of them stand in one long integer, each with a lane of its own, and each operation of `mix64` is done on all
+    lanes at once: a product of two halves fits into its lane, and what a shift brings in from the next one is in the
+    upper half.
     """
-    hashes, ones, lower, layout = _lanes_of(tuple(members))
-    value = ((hashes ^ key_hash * ones) + 0x9E3779B97F4A7C15 * ones) & lower
+    hashes = b"".join(map(_lane_of, members))
+    lanes = _lanes(len(hashes) // 16)
+    return _mixed(int.from_bytes(hashes, "little") ^ key_hash * lanes.ones, lanes)
+
+
+def mix64_each(values: Sequence[int]) -> Sequence[int]:
+    """`mix64` of many integers of 64 bits."""
+    lanes = _lanes(len(values))
+    return _mixed(int.from_bytes(lanes.layout.pack(*values), "little"), lanes)
+
+
+def _mixed(value: int, lanes: _Lanes) -> Sequence[int]:
+    _, golden, lower, layout = lanes
+    value = (value + golden) & lower
     value = ((value ^ (value >> 30 & lower)) * 0xBF58476D1CE4E5B9) & lower
     value = ((value ^ (value >> 27 & lower)) * 0x94D049BB133111EB) & lower
     value ^= value >> 31 & lower
-    return list(layout.unpack(value.to_bytes(layout.size, "little"))[::2])
+    return layout.unpack(value.to_bytes(layout.size, "little"))
 
 
 def rendezvous(key: str, members: Iterable[_T]) -> _T | None:
     """The member with the highest weight for `key`, or None where there are none."""
-    known = list(members)
+    known = members if isinstance(members, list) else list(members)
     ranks = ranks_of(hash64(key), known)
     return known[ranks.index(max(ranks))] if known else None

@@ -54,7 +54,7 @@ class Tally:
         )
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Reservation:
     """What one decision holds, and where. Token figures are the estimates made when it was reserved."""
 

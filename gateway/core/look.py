@@ -5,15 +5,16 @@ larger one so many are, and nothing here takes longer for those that are not. A 
 its part of any pool.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 
-from gateway.core.candidates import LEAST, candidates
+from gateway.core.candidates import candidates
 from gateway.core.choosing import Ask, Surroundings
 from gateway.core.conversation.rules import Pinning
 from gateway.core.conversation.turn import Turn
 from gateway.core.hashing import hash64, mix64, rendezvous
 from gateway.core.pools import Routable
-from gateway.core.prefix import Reach
+from gateway.core.prefix import ALL, Reach
 from gateway.core.types import Role, WorkerId
 
 
@@ -25,40 +26,42 @@ class Look:
         hits: leading prompt tokens that each of them is thought to hold; those with none are left out.
     """
 
-    __slots__ = ("_around", "_ask", "_bounds", "_home", "_reaches", "decode", "hits")
+    __slots__ = ("_around", "_ask", "_home", "_knows_all", "_prefill_pool", "_reaches", "decode", "hits")
 
     def __init__(self, around: Surroundings, ask: Ask) -> None:
         self._around = around
         self._ask = ask
-        self._bounds = around.bounds
         self._home: WorkerId | None = None
-        model, pools = ask.facts.model, around.pools
-        pool = pools.all_routable(model, Role.DECODE)
-        is_large = self._is_large(pool)
-        self._reaches: list[Reach] | None = None
-        if is_large or self._is_large(pools.all_routable(model, Role.PREFILL)):
-            self._reaches = [around.prefix.reach(chain) for chain in ask.facts.block_chains]
-        self.hits: dict[WorkerId, int] = self._all_hits() if self._reaches is None else {}
+        facts, pools, reach = ask.facts, around.pools, around.prefix.reach
+        pool = pools.all_routable(facts.model, Role.DECODE)
+        self._prefill_pool = pools.all_routable(facts.model, Role.PREFILL)
+        self._reaches: list[Reach] = [reach(chain) for chain in facts.block_chains]
+        self.hits: dict[WorkerId, int] = {}
+        is_large = around.is_large(pool)
+        self._knows_all = not is_large and not around.is_large(self._prefill_pool)
+        if self._knows_all:
+            self._learn(ALL)
         if ask.kept_on is not None and ask.kept_on in pool.among:
             # A response is history that one worker alone has: while that one takes requests there is no other.
             self.decode = [ask.kept_on]
             self._see(self.decode)
         elif is_large:
-            self.decode = self._candidates(pool, self._homes(pool), ask.exclude, ask.draw)
+            self.decode = self._candidates(pool, self._homes(pool), ask.exclude, mix64(ask.chance))
         else:
-            self.decode = pools.routable(model, Role.DECODE, exclude=ask.exclude)
+            self.decode = pools.routable(facts.model, Role.DECODE, exclude=ask.exclude) if ask.exclude else pool.workers
             self._see(self.decode)
         if around.policy.replicas > 1 and ask.turn is not None:
             self._presume(ask.turn)
 
     def prefill(self, *, but: WorkerId | None = None) -> list[WorkerId]:
         """Workers that may prefill it, without one of them; what they hold is in `hits` from then on."""
-        around, facts = self._around, self._ask.facts
+        around, facts, pool = self._around, self._ask.facts, self._prefill_pool
         exclude = self._ask.exclude if but is None else self._ask.exclude | {but}
-        pool = around.pools.all_routable(facts.model, Role.PREFILL)
-        if self._is_large(pool) and facts.prefill_from is None:
-            return self._candidates(pool, (), exclude, mix64(self._ask.draw))
-        found = around.pools.routable(facts.model, Role.PREFILL, exclude=exclude, offered=facts.prefill_from)
+        if around.is_large(pool) and facts.prefill_from is None:
+            return self._candidates(pool, (), exclude, mix64(mix64(self._ask.chance)))
+        found = pool.workers
+        if exclude or facts.prefill_from is not None:
+            found = around.pools.routable(facts.model, Role.PREFILL, exclude=exclude, offered=facts.prefill_from)
         self._see(found)
         return found
 
@@ -99,7 +102,7 @@ class Look:
     def _candidates(
         self, pool: Routable, homes: Sequence[WorkerId], exclude: frozenset[WorkerId], draw: int
     ) -> list[WorkerId]:
-        prefix, bounds, chains = self._around.prefix, self._bounds, self._ask.facts.block_chains
+        prefix, bounds, chains = self._around.prefix, self._around.bounds, self._ask.facts.block_chains
         assert bounds is not None
         best: Sequence[WorkerId] = ()
         if self._reaches and self._reaches[0]:
@@ -132,34 +135,20 @@ class Look:
         if home is not None:
             self.hits[home] = max(self.hits.get(home, 0), self._ask.estimate.hit_tokens(said.history_blocks))
 
-    def _is_large(self, pool: Routable) -> bool:
-        bounds = self._bounds
-        if bounds is None:
-            return False
-        # By all members, well or not: who is first on the circle must not change with somebody's health.
-        most = bounds.most if self._around.policy.replica is None else LEAST
-        return len(pool.members.workers) > most
-
     def _see(self, workers: Sequence[WorkerId]) -> None:
         """Look up what these hold, where not all is known."""
-        if not self._reaches or not any(self._reaches):
+        if not self._knows_all and any(self._reaches):
+            self._learn(self._around.prefix.mask_of(workers))
+
+    def _learn(self, mask: int) -> None:
+        """Look up what the workers of a mask hold."""
+        prefix, hits, tokens_of = self._around.prefix, self.hits, self._ask.estimate.hit_tokens
+        if len(self._reaches) == 1:
+            for bits, depth in self._reaches[0]:
+                if held := bits & mask:
+                    hits.update(dict.fromkeys(prefix.workers(held), tokens_of(depth)))
             return
-        prefix = self._around.prefix
-        mask = prefix.mask_of(workers)
-        blocks = prefix.held(self._reaches[0], mask)
-        for reach in self._reaches[1:]:
-            for worker_id, count in prefix.held(reach, mask).items():
-                blocks[worker_id] = blocks.get(worker_id, 0) + count
-        self.hits.update(self._in_tokens(blocks))
-
-    def _all_hits(self) -> dict[WorkerId, int]:
-        chains, prefix = self._ask.facts.block_chains, self._around.prefix
-        blocks = prefix.hit_blocks(chains[0]) if chains else {}
-        for chain in chains[1:]:
-            for worker_id, count in prefix.hit_blocks(chain).items():
-                blocks[worker_id] = blocks.get(worker_id, 0) + count
-        return self._in_tokens(blocks)
-
-    def _in_tokens(self, blocks: dict[WorkerId, int]) -> dict[WorkerId, int]:
-        tokens = {count: self._ask.estimate.hit_tokens(count) for count in set(blocks.values())}
-        return {worker_id: tokens[count] for worker_id, count in blocks.items()}
+        blocks: Counter[WorkerId] = Counter()
+        for reach in self._reaches:
+            blocks.update(prefix.held(reach, mask))
+        hits.update((worker_id, tokens_of(count)) for worker_id, count in blocks.items())

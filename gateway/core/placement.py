@@ -8,6 +8,7 @@ repeat.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import add
 from types import MappingProxyType
 from typing import cast
 
@@ -147,39 +148,36 @@ class Placement:
             return []
         columns = [(name, weight, SCORERS[name](pool)) for name, weight in self.weights]
         totals = _weighted_means(columns, len(pool.views))
-        return [
-            Candidate(
-                worker_id=pool.views[place].worker_id,
-                scores=tuple([(name, score) for name, _, scores in columns if (score := scores[place]) is not None]),
-                total=totals[place],
-            )
-            for place in _best(totals, pool.views, tie_key, limit)
-        ]
+        ranked = []
+        for place in _best(totals, pool.views, tie_key, limit):
+            scores = [(name, score) for name, _, column in columns if (score := column[place]) is not None]
+            ranked.append(Candidate(pool.views[place].worker_id, tuple(scores), totals[place]))
+        return ranked
 
 
 def _weighted_means(columns: Sequence[tuple[str, float, Scores]], workers: int) -> list[float]:
     """By worker; a score that is missing is left out of its mean."""
-    totals: list[float] | None = None
+    totals: Sequence[float] | None = None
     weights: list[float] | None = None
     common = 0.0
     for _, weight, scores in columns:
         if None in scores:
-            totals, weights = totals or [0.0] * workers, weights or [0.0] * workers
+            weights = weights or [0.0] * workers
+            sums = [0.0] * workers if totals is None else list(totals)
             for place, score in enumerate(scores):
                 if score is not None:
-                    totals[place] += weight * score
+                    sums[place] += weight * score
                     weights[place] += weight
+            totals = sums
         else:
             whole = cast("Sequence[float]", scores)
-            if totals is None:
-                totals = [weight * score for score in whole]
-            else:
-                totals = [total + weight * score for total, score in zip(totals, whole, strict=True)]
+            weighted = whole if weight == 1.0 else [weight * score for score in whole]
+            totals = weighted if totals is None else list(map(add, totals, weighted))
             common += weight
     if totals is None:
         return [0.0] * workers
     if weights is None:
-        return [total / common for total in totals] if common else totals
+        return [total / common for total in totals] if common else list(totals)
     return [
         total / (weight + common) if weight + common else 0.0 for total, weight in zip(totals, weights, strict=True)
     ]
@@ -187,17 +185,14 @@ def _weighted_means(columns: Sequence[tuple[str, float, Scores]], workers: int) 
 
 def _best(totals: Sequence[float], views: Sequence[WorkerView], tie_key: str, limit: int | None) -> list[int]:
     """The places of the highest totals; equal ones in rendezvous order, which is worked out only where it matters."""
-    order = sorted(range(len(totals)), key=totals.__getitem__, reverse=True)
-    wanted = len(order) if limit is None else min(limit, len(order))
-    ranks: list[int] | None = None
-    begin = 0
-    while begin < wanted:
-        end = begin + 1
-        while end < len(order) and totals[order[end]] == totals[order[begin]]:
-            end += 1
-        if end - begin > 1:
-            if ranks is None:
-                ranks = ranks_of(hash64(tie_key), [view.worker_id for view in views])
-            order[begin:end] = sorted(order[begin:end], key=ranks.__getitem__)
-        begin = end
-    return order[:wanted]
+    by_total = totals.__getitem__
+    places = range(len(totals))
+    if len(totals) == 1 or len(set(totals)) > 1:
+        order = sorted(places, key=by_total, reverse=True)
+        # The next one too: it may be as good as the last that is asked for.
+        highest = order if limit is None else order[: limit + 1]
+        if len(set(map(by_total, highest))) == len(highest):
+            return order[:limit]
+    ranks = ranks_of(hash64(tie_key), [view.worker_id for view in views])
+    # To sort keeps the order of equal ones.
+    return sorted(sorted(places, key=ranks.__getitem__), key=by_total, reverse=True)[:limit]

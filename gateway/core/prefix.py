@@ -1,7 +1,8 @@
 """Which worker is thought to hold which leading blocks of text.
 
 The rule of this module: a block hash maps to a bit mask of workers, every worker holds at most its bound, and the
-oldest tail goes first. A look-up walks one chain once, whatever the number of workers.
+oldest tail goes first. So whoever holds a block holds all that stand before it in its chain, and a look-up need not
+walk the chain: how far somebody holds it is searched for, whatever the number of workers.
 """
 
 from collections import OrderedDict
@@ -13,6 +14,8 @@ from gateway.core.types import WorkerId
 
 Reach = list[tuple[int, int]]
 """(workers as a mask, leading blocks that exactly these hold)."""
+ALL = -1
+"""The mask of all workers."""
 
 
 @dataclass(slots=True)
@@ -78,35 +81,41 @@ class PrefixIndex:
         if len(blocks) > holding.max_blocks:
             self._trim(holding)
 
-    def hit_blocks(self, chain: Iterable[int]) -> dict[WorkerId, int]:
+    def hit_blocks(self, chain: Sequence[int]) -> dict[WorkerId, int]:
         """How many leading blocks of the chain each worker holds; workers with none are left out."""
-        hits: dict[WorkerId, int] = {}
-        for bits, depth in self.reach(chain):
-            for worker_id in self._workers(bits):
-                hits[worker_id] = depth
-        return hits
+        return self.held(self.reach(chain), ALL)
 
-    def reach(self, chain: Iterable[int]) -> Reach:
+    def reach(self, chain: Sequence[int]) -> Reach:
         """How far the chain is held: workers, as a mask, by how many leading blocks they hold, from few to many.
 
-        One pass over the chain, whatever the number of workers; `held` and `best` read the answer.
+        A few blocks are looked at for each of these numbers, however long the chain is; `held` and `best` read the
+        answer.
         """
-        known = self._masks.get
-        alive = -1
+        known, size = self._masks.get, len(chain)
         depth_by_bits: Reach = []
+        alive = known(chain[0], 0) if size else 0
         depth = 0
-        for block in chain:
-            still = alive & known(block, 0)
-            if still != alive:
-                if depth:
-                    depth_by_bits.append((alive & ~still, depth))
-                alive = still
-                if not alive:
-                    break
-            depth += 1
-        if alive and depth:
-            depth_by_bits.append((alive, depth))
+        while alive:
+            depth = self._end(chain, depth, alive)
+            still = alive & known(chain[depth], 0) if depth < size else 0
+            depth_by_bits.append((alive & ~still, depth))
+            alive = still
         return depth_by_bits
+
+    def _end(self, chain: Sequence[int], begin: int, bits: int) -> int:
+        """The first place behind `begin` whose block not all of these workers hold; they all hold the one there."""
+        known, size = self._masks.get, len(chain)
+        last, step = begin, 1
+        while (end := last + step) < size and known(chain[end], 0) & bits == bits:
+            last, step = end, 2 * step
+        end = min(end, size)
+        while end - last > 1:
+            middle = (last + end) // 2
+            if known(chain[middle], 0) & bits == bits:
+                last = middle
+            else:
+                end = middle
+        return end
 
     def mask_of(self, worker_ids: Iterable[WorkerId]) -> int:
         """These workers as a mask, of use until one of them leaves."""
@@ -117,7 +126,7 @@ class PrefixIndex:
 
     def held(self, reach: Reach, mask: int) -> dict[WorkerId, int]:
         """Leading blocks that each worker of a mask holds; workers with none are left out."""
-        return {worker_id: depth for bits, depth in reach for worker_id in self._workers(bits & mask)}
+        return {worker_id: depth for bits, depth in reach for worker_id in self.workers(bits & mask)}
 
     def best(self, reach: Reach, mask: int, most: int, turn: int) -> list[WorkerId]:
         """Of a mask's workers those that hold the most, at most so many; `turn` says which of many equal ones."""
@@ -130,12 +139,13 @@ class PrefixIndex:
             begin = turn % wanted.bit_length()
             upper = wanted >> begin << begin
             for part in (upper, wanted ^ upper):
-                found += islice(self._workers(part), most - len(found))
+                found += islice(self.workers(part), most - len(found))
             if len(found) == most:
                 break
         return found
 
-    def _workers(self, bits: int) -> Iterator[WorkerId]:
+    def workers(self, bits: int) -> Iterator[WorkerId]:
+        """Those of a mask."""
         while bits:
             bit = bits & -bits
             yield self._worker_of[bit]

@@ -9,7 +9,7 @@ Source: Appleton and O'Reilly, "Multi-probe consistent hashing" (arXiv 1505.0006
 from bisect import bisect_left
 from collections.abc import Container, Iterable
 
-from gateway.core.hashing import mix64, rank_of
+from gateway.core.hashing import mix64, mix64_each, rank_of
 from gateway.core.types import WorkerId
 
 PROBES = 21
@@ -30,16 +30,16 @@ class Ring:
 
     def first(self, key: int, among: Container[WorkerId]) -> WorkerId | None:
         """The worker of a hashed key, of those that are asked about; None where there is none."""
+        points, members = self._points, self._members
         best: WorkerId | None = None
         nearest = _MASK + 1
-        for probe in range(PROBES):
-            at = mix64((key + probe) & _MASK)
+        for at in mix64_each([(key + probe) & _MASK for probe in range(PROBES)]):
             place = self._next(at, among)
             if place is None:
                 return None
-            distance = (self._points[place] - at) & _MASK
+            distance = (points[place] - at) & _MASK
             if distance < nearest:
-                best, nearest = self._members[place], distance
+                best, nearest = members[place], distance
         return best
 
     def at(self, key: int, among: Container[WorkerId]) -> WorkerId | None:
@@ -60,9 +60,9 @@ class Ring:
 
     def _next(self, at: int, among: Container[WorkerId]) -> int | None:
         members = self._members
-        begin = bisect_left(self._points, at)
-        for step in range(len(members)):
-            place = (begin + step) % len(members)
+        begin, size = bisect_left(self._points, at), len(members)
+        for step in range(size):
+            place = (begin + step) % size
             if members[place] in among:
                 return place
         return None

@@ -23,6 +23,7 @@ from gateway.core.events import (
     LoadsElsewhere,
     Prefilled,
     PrefillLost,
+    ResponseTold,
     WorkerDown,
     WorkerDraining,
     WorkerProbed,
@@ -32,13 +33,13 @@ from gateway.core.events import (
 from gateway.core.features import estimate
 from gateway.core.fleet_state import FleetState
 from gateway.core.forecast import Forecast
-from gateway.core.hashing import hash64, mix64
+from gateway.core.hashing import hash64
 from gateway.core.health import HealthTable
 from gateway.core.ledger import Ledger, Reservation, Stage
 from gateway.core.policy import Policy
 from gateway.core.prefix import PrefixIndex
 from gateway.core.selector import Selector
-from gateway.core.slo import SloLedger
+from gateway.core.slo import SloLedger, target_for
 from gateway.core.types import (
     Decision,
     DecisionId,
@@ -164,16 +165,18 @@ class Router:
         attempt: int = 1,
         waited_s: float = 0.0,
     ) -> Ask:
+        policy, said = self.policy, facts.conversation
         return Ask(
-            facts=facts,
-            estimate=estimate(facts, self.calibration, self.policy.output_length),
-            now_s=now_s,
-            exclude=exclude,
-            attempt=attempt,
-            turn=self.conversations.turn_of(facts),
-            waited_s=waited_s if attempt == 1 else math.inf,
-            kept_on=self.conversations.kept_on(facts),
-            draw=mix64(self._chance + self._decisions ^ int(now_s * MICROSECONDS)),
+            facts,
+            estimate(facts, self.calibration, policy.output_length),
+            now_s,
+            exclude,
+            attempt,
+            target_for(facts, policy.slo),
+            None if said is None else self.conversations.turn_of(facts),
+            waited_s if attempt == 1 else math.inf,
+            None if said is None else self.conversations.kept_on(facts),
+            self._chance + self._decisions ^ int(now_s * MICROSECONDS),
         )
 
     def _id(self) -> DecisionId:
@@ -243,7 +246,7 @@ class Router:
                 self._worker_down(worker_id)
             case WorkerDraining(worker_id=worker_id):
                 self.health.drain(worker_id)
-            case ConversationTold() | ConversationClosed() | KvPinned():
+            case ConversationTold() | ConversationClosed() | ResponseTold() | KvPinned():
                 self.conversations.heard(event)
             case LoadsElsewhere():
                 self.fleet.heard(event)
@@ -298,13 +301,13 @@ class Router:
         kv_tokens = features.isl_tokens + math.ceil(features.osl_tokens) * answers
         self.ledger.reserve(
             Reservation(
-                decision=decision,
-                facts=facts,
-                at_s=now_s,
-                kv_tokens=kv_tokens,
-                prefill_worker=prefiller or decision.decode_worker,
-                prefill_tokens=features.prefill_isl_tokens if prefiller else features.decode_isl_tokens,
-                conversation=self.conversations.turn_begins(ask, decision),
+                decision,
+                facts,
+                now_s,
+                kv_tokens,
+                prefiller or decision.decode_worker,
+                features.prefill_isl_tokens if prefiller else features.decode_isl_tokens,
+                None if facts.conversation is None else self.conversations.turn_begins(ask, decision),
             )
         )
         if self.forecast is not None:

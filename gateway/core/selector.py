@@ -14,7 +14,6 @@ from gateway.core.look import Look
 from gateway.core.path.base import PathQuestion
 from gateway.core.path.priced import JointPolicy, RouteQuestion, candidates_of, choice_of
 from gateway.core.placement import MAX_CANDIDATES, Placement, Pool
-from gateway.core.slo import target_for
 from gateway.core.types import (
     Decision,
     DecisionId,
@@ -65,7 +64,7 @@ class Selector:
         features = features_of(ask.estimate, prefill, decode)
         choice = self._choose_path(ask, features, prefill, decode, rng)
         outlook = choice.outlook or self._around.outlook(ask, choice.path, prefill, decode)
-        return Chosen(features=features, choice=choice, outlook=outlook, prefill=prefill, decode=decode)
+        return Chosen(features, choice, outlook, prefill, decode)
 
     def _choose_jointly(self, ask: Ask, look: Look) -> Chosen | None:
         """Workers and path at once; None where the policy does not do that, or the fleet is not as it expects."""
@@ -84,7 +83,7 @@ class Selector:
         question = RouteQuestion(
             isl_tokens=ask.estimate.isl_tokens,
             osl_tokens=ask.estimate.osl_tokens,
-            slo=target_for(ask.facts, self._policy.slo),
+            slo=ask.slo,
             now_s=ask.now_s,
             prefill=around.views([] if forced else prefill_pool, hits, ask.now_s),
             decode=decode,
@@ -92,16 +91,11 @@ class Selector:
             is_first=ask.is_first,
         )
         route, compared = policy.choose_route(question)
-        picked_prefill = None if route.prefill is None else Pick(view=route.prefill, ranked=[])
-        picked_decode = Pick(view=route.decode, ranked=candidates_of(compared), pinned=pin is not None)
+        picked_prefill = None if route.prefill is None else Pick(route.prefill, [])
+        picked_decode = Pick(route.decode, candidates_of(compared), pin is not None)
         features = features_of(ask.estimate, picked_prefill, picked_decode)
-        return Chosen(
-            features=features,
-            choice=forced or choice_of(route, compared, features),
-            outlook=route.outlook,
-            prefill=picked_prefill,
-            decode=picked_decode,
-        )
+        choice = forced or choice_of(route, compared, features)
+        return Chosen(features, choice, route.outlook, picked_prefill, picked_decode)
 
     def _pick_decode(self, ask: Ask, look: Look) -> Pick | None:
         """The decode worker: the conversation's own, else the best by score."""
@@ -128,11 +122,11 @@ class Selector:
     ) -> Pick:
         views = self._fleet.views(pool, ask.now_s)
         hit_tokens = [hits.get(worker_id, 0) for worker_id in pool] if hits else [0] * len(pool)
-        candidates = Pool(views=views, hit_tokens=hit_tokens, isl_tokens=ask.estimate.isl_tokens)
+        candidates = Pool(views, hit_tokens, ask.estimate.isl_tokens)
         ranked = placement.rank(candidates, ask.facts.request_id, MAX_CANDIDATES)
         place = pool.index(pin or ranked[0].worker_id)
         view, hit = views[place], hit_tokens[place]
-        return Pick(view=view.with_hit(hit) if hit else view, ranked=ranked, pinned=pin is not None)
+        return Pick(view.with_hit(hit) if hit else view, ranked, pin is not None)
 
     def _choose_path(self, ask: Ask, features: Features, prefill: Pick | None, decode: Pick, rng: Random) -> PathChoice:
         # One that splits by itself holds no other worker's KV back.
@@ -141,15 +135,10 @@ class Selector:
         if forced is not None:
             return forced
         assert prefill is not None
+        # A worker that splits by itself has prices of its own.
+        forecast = None if prefill is decode else self._around.forecast
         question = PathQuestion(
-            features=features,
-            prefill=prefill.view,
-            decode=decode.view,
-            now_s=ask.now_s,
-            slo=target_for(ask.facts, self._policy.slo),
-            # A worker that splits by itself has prices of its own.
-            forecast=None if prefill is decode else self._around.forecast,
-            is_first=ask.is_first,
+            features, prefill.view, decode.view, ask.now_s, ask.slo, forecast, is_first=ask.is_first
         )
         return self._policy.path.choose(question, rng)
 
@@ -158,7 +147,9 @@ class Selector:
         remote = choice.path is Path.REMOTE
         # A worker that splits by itself is its own prefill worker: one leg, and nobody else to name.
         two_legs = remote and prefill is not None and prefill is not decode
-        turn, is_kept = ask.turn, decode.view.worker_id == ask.kept_on
+        turn, decode_worker = ask.turn, decode.view.worker_id
+        is_kept = decode_worker == ask.kept_on
+        # Two dozen fields by their places would be quicker, and nobody could read or check them.
         return Decision(
             decision_id=decision_id,
             request_id=ask.facts.request_id,
@@ -166,7 +157,7 @@ class Selector:
             attempt=ask.attempt,
             path=choice.path,
             prefill_worker=prefill.view.worker_id if two_legs and prefill else None,
-            decode_worker=decode.view.worker_id,
+            decode_worker=decode_worker,
             policy=self._policy.path.name,
             policy_version=self._policy.version,
             reason=choice.reason,
@@ -179,9 +170,9 @@ class Selector:
             outlook=chosen.outlook,
             prefill_hit_tokens=prefill.view.hit_tokens if prefill else 0,
             decode_hit_tokens=decode.view.hit_tokens,
-            slo=target_for(ask.facts, self._policy.slo),
+            slo=ask.slo,
             conversation=None if turn is None else f"{turn.identity.conversation_id:016x}",
-            turn=None if turn is None else turn.kind_on(decode.view.worker_id, is_local=not remote),
+            turn=None if turn is None else turn.kind_on(decode_worker, is_local=not remote),
             prefill_candidates=tuple(prefill.ranked) if prefill else (),
             decode_candidates=tuple(decode.ranked),
         )

@@ -49,7 +49,7 @@ class Curve:
         xs, ys = self.xs, self.ys
         if x <= xs[0]:
             return ys[0]
-        right = min(bisect_right(xs, x), len(xs) - 1)
+        right = bisect_right(xs, x, 1, len(xs) - 1)
         left = right - 1
         return ys[left] + (ys[right] - ys[left]) * (x - xs[left]) / (xs[right] - xs[left])
 
@@ -113,14 +113,15 @@ class CostTable:
 
     def step_seconds(self, work: StepWork) -> float:
         """How long a step with this work takes; the work must not be empty."""
+        prefill, decodes, context_tokens = work
         new_tokens = read_tokens = 0
         pairs = 0.0
-        for new, before in work.prefill:
+        for new, before in prefill:
             new_tokens += new
             read_tokens += before
             pairs += new * (before + (new + 1) / 2)
-        cost = self.attention
-        chunks, decodes, sequences = len(work.prefill), work.decode_sequences, work.sequences
+        cost, chunks = self.attention, len(prefill)
+        sequences = chunks + decodes
         return (
             self.step_overhead_s
             + self.sequence_overhead_s * sequences
@@ -131,5 +132,5 @@ class CostTable:
             + cost.prefill_token_s * new_tokens
             + cost.prefill_pair_s * pairs
             + cost.decode_sequence_s * decodes
-            + cost.kv_token_s * (read_tokens + work.decode_context_tokens)
+            + cost.kv_token_s * (read_tokens + context_tokens)
         )

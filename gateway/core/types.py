@@ -63,7 +63,7 @@ class Endpoint(StrEnum):
     @property
     def disaggregates(self) -> bool:
         """Whether a prefill/decode hand-off is defined for it."""
-        return self in (Endpoint.CHAT, Endpoint.COMPLETIONS)
+        return self is Endpoint.CHAT or self is Endpoint.COMPLETIONS
 
     @property
     def generates(self) -> bool:
@@ -213,19 +213,19 @@ class WorkerView:
     def with_hit(self, hit_tokens: int) -> "WorkerView":
         """The same for a request of which so much is cached here; spelled out, for it is made on every decision."""
         return WorkerView(
-            worker_id=self.worker_id,
-            role=self.role,
-            inflight_requests=self.inflight_requests,
-            resident_requests=self.resident_requests,
-            prefill_tokens=self.prefill_tokens,
-            kv_tokens=self.kv_tokens,
-            kv_capacity_tokens=self.kv_capacity_tokens,
-            kv_used_ratio=self.kv_used_ratio,
-            kv_resident_ratio=self.kv_resident_ratio,
-            queue_depth=self.queue_depth,
-            hit_tokens=hit_tokens,
-            max_batched_tokens=self.max_batched_tokens,
-            kv_block_tokens=self.kv_block_tokens,
+            self.worker_id,
+            self.role,
+            self.inflight_requests,
+            self.resident_requests,
+            self.prefill_tokens,
+            self.kv_tokens,
+            self.kv_capacity_tokens,
+            self.kv_used_ratio,
+            self.kv_resident_ratio,
+            self.queue_depth,
+            hit_tokens,
+            self.max_batched_tokens,
+            self.kv_block_tokens,
         )
 
 

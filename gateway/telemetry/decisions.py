@@ -14,7 +14,7 @@ from typing import Final
 from gateway.core.types import Decision, DecisionId, Outcome, Refusal, RequestId
 from gateway.telemetry.line_queue import BackgroundDrain, LineQueue
 from gateway.telemetry.rotation import Opener, RotatingFile, log_files, open_append
-from gateway.wire.decision_record import DecisionRecord, decode_record, decode_records, encode_record
+from gateway.wire.decision_record import DecisionRecord, RecordEncoder, decode_record, decode_records
 
 QUEUE_RECORDS: Final = 20_000
 """Records that may wait for the disk: about 3 s at 7,000 requests/s."""
@@ -69,6 +69,7 @@ class DecisionLog:
     ) -> None:
         self._ring: Final = DecisionRing(ring_records)
         self._wall_clock: Final = wall_clock
+        self._encoder: Final = RecordEncoder()
         self._queue: LineQueue | None = None
         self._writer: BackgroundDrain | None = None
         if path is not None:
@@ -110,17 +111,18 @@ class DecisionLog:
 
         `routed` is the last decision, or the core's refusal, or None where the request never got to the core.
         """
+        decision, refusal = (routed, None) if isinstance(routed, Decision) else (None, routed)
         record = DecisionRecord(
             request_id=request_id,
             arrived_at_s=self._wall_clock() - outcome.duration_s,
             model=model,
-            decision=routed if isinstance(routed, Decision) else None,
-            refusal=routed if isinstance(routed, Refusal) else None,
+            decision=decision,
+            refusal=refusal,
             outcome=outcome,
         )
-        line = encode_record(record)
-        if record.decision is not None:
-            self._ring.add(record.decision.decision_id, line)
+        line = self._encoder.encode(record)
+        if decision is not None:
+            self._ring.add(decision.decision_id, line)
         if self._queue is not None:
             self._queue.put(line)
 

@@ -56,13 +56,30 @@ class Exposition:
         GCCollector(registry=self._registry)
 
     def render(self, accept_header: str = "") -> tuple[bytes, str]:
-        """The body and its content type: OpenMetrics 1.0 where the client accepts it, else the text format.
+        """The body and its content type; see `encoded`."""
+        return encoded(self._registry, accept_header)
 
-        The library sees the bare media type only: it raises TypeError on a version such as `1.x`.
-        """
-        media_type = OPENMETRICS_MEDIA_TYPE if OPENMETRICS_MEDIA_TYPE in accept_header else ""
-        encode, content_type = choose_encoder(media_type)
-        return encode(self._registry), content_type
+    def families(self) -> Iterable[Metric]:
+        """The same, as they are before they are text."""
+        return self._registry.collect()
+
+
+def encoded(collector: Collector, accept_header: str) -> tuple[bytes, str]:
+    """The body and its content type: OpenMetrics 1.0 where the client accepts it, else the text format.
+
+    The library sees the bare media type only: it raises TypeError on a version such as `1.x`.
+    """
+    media_type = OPENMETRICS_MEDIA_TYPE if OPENMETRICS_MEDIA_TYPE in accept_header else ""
+    encode, content_type = choose_encoder(media_type)
+    return encode(collector), content_type
+
+
+def families_of(readings: Iterable[Reading]) -> Iterator[Metric]:
+    """Some metrics by themselves, one line each."""
+    for reading in readings:
+        metric = _empty(reading[0])
+        metric.samples.append(_sample(reading))
+        yield metric
 
 
 def _empty(spec: MetricSpec) -> Metric:

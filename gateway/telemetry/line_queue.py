@@ -32,15 +32,22 @@ class ChunkFile(Protocol):
         ...
 
 
+def tell_failure(error: OSError) -> None:
+    """Log that a file could not be written."""
+    log.error("log_file.write_failed", error=str(error))
+
+
 class LineQueue:
     """Holds up to `capacity` lines until they are drained; no threads in here.
 
-    `put()` belongs to the event loop's thread, `drain()` and `close()` to the writer's.
+    `put()` belongs to the event loop's thread, `drain()` and `close()` to the writer's. `on_failure` is called once
+    for each time that the file begins to fail.
     """
 
-    def __init__(self, file: ChunkFile, *, capacity: int) -> None:
+    def __init__(self, file: ChunkFile, *, capacity: int, on_failure: Callable[[OSError], None] = tell_failure) -> None:
         self._file: Final = file
         self._capacity: Final = capacity
+        self._on_failure: Final = on_failure
         self._pending: Final[deque[bytes]] = deque()
         self._rejected = 0
         self._lost = 0
@@ -84,12 +91,12 @@ class LineQueue:
 
     def _report(self, error: OSError) -> None:
         if not self._is_failing:
-            log.error("log_file.write_failed", error=str(error))
+            self._on_failure(error)
         self._is_failing = True
 
 
 class BackgroundDrain:
-    """A thread that calls `drain` every `FLUSH_S` until it is stopped."""
+    """A thread that calls `drain` every `FLUSH_S` until it is stopped, and once more then."""
 
     def __init__(self, drain: Callable[[], None]) -> None:
         self._drain: Final = drain
@@ -97,11 +104,17 @@ class BackgroundDrain:
         self._thread: Final = threading.Thread(target=self._run, name="tidegate-log-writer", daemon=True)
         self._thread.start()
 
-    def stop(self) -> None:
-        """Return when the thread has ended; what is queued then is not yet written."""
+    def stop(self, timeout_s: float | None = None) -> bool:
+        """Return when the thread has ended, or after `timeout_s`.
+
+        Returns:
+            Whether it has ended, and what was queued is written: one that is stuck in a write may not.
+        """
         self._stopping.set()
-        self._thread.join()
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         while not self._stopping.wait(FLUSH_S):
             self._drain()
+        self._drain()

@@ -1,28 +1,25 @@
 """Structured logs: events with fields, as JSON lines or for a terminal.
 
 The rule of this module: every line of the process, the libraries' too, goes through one chain that ends in
-redaction and rendering. There is one `request.finished` event per request, and no access log beside it.
+redaction and rendering. There is one `request.finished` event per request, and no access log beside it; as JSON,
+`gateway.telemetry.request_line` makes that line without the chain, for what it costs.
 """
 
-import json
+import atexit
 import logging
-from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Final, TextIO
+from typing import Final, TextIO, cast
 
-import msgspec
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
-from gateway.core.types import Decision, Outcome, OutcomeKind, Refusal, RequestId
+from gateway.core.types import Decision, Outcome, Refusal, RequestId
+from gateway.telemetry.log_stream import LogStream
 from gateway.telemetry.redaction import redact
-
-REQUEST_FINISHED: Final = "request.finished"
+from gateway.telemetry.request_line import REQUEST_FINISHED, RequestLines, finished_fields, level_of, to_json
 
 QUIET_LOGGERS: Final = ("httpx", "httpcore")
 """They log every call at INFO; from these only warnings are of interest."""
-
-_WORTH_A_WARNING: Final = frozenset({OutcomeKind.UPSTREAM_ERROR, OutcomeKind.TIMEOUT})
 
 
 class LogFormat(StrEnum):
@@ -62,26 +59,30 @@ class StructlogHandler(logging.Handler):
             self.handleError(record)
 
 
-def configure_logging(*, log_format: LogFormat, level: LogLevel, stream: TextIO) -> None:
+def configure_logging(
+    *, log_format: LogFormat, level: LogLevel, stream: TextIO, process: int | str | None = None
+) -> LogStream:
     """Set up structlog and the standard library's logging for the process, both onto `stream`.
 
-    Pass `log_config=None` to uvicorn, or it will set up its own handlers afterwards.
+    Pass `log_config=None` to uvicorn, or it will set up its own handlers afterwards. `process` is in every line: which
+    of several this one is.
+
+    Returns:
+        What all lines go through. It is closed as the interpreter exits; whoever ends the process in another way closes
+        it before.
     """
+    output = LogStream(stream)
+    atexit.register(output.close)
+    is_json = log_format is LogFormat.JSON
+    request_lines = RequestLines(output.put, level=level.number, process=process) if is_json else None
     structlog.configure(
-        processors=_chain(log_format, is_terminal=stream.isatty()),
-        wrapper_class=structlog.make_filtering_bound_logger(level.number),
-        logger_factory=structlog.WriteLoggerFactory(stream),
+        processors=[*_naming(process), *_chain(log_format, is_terminal=stream.isatty())],
+        wrapper_class=_logger_class(level.number, request_lines),
+        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", output)),
         cache_logger_on_first_use=False,
     )
     _route_standard_library(level.number)
-
-
-def finished_fields(
-    routed: Decision | Refusal | None, outcome: Outcome, *, request_id: RequestId, model: str | None
-) -> dict[str, Any]:
-    """The fields of `request.finished`; what is not known is left out."""
-    fields = {"request_id": request_id, "model": model, **_routed_fields(routed), **_outcome_fields(outcome)}
-    return {name: value for name, value in fields.items() if value is not None}
+    return output
 
 
 def log_finished(
@@ -93,42 +94,20 @@ def log_finished(
     model: str | None,
 ) -> None:
     """Log `request.finished`: a warning where a worker failed the request, else an information."""
-    level = logging.WARNING if outcome.kind in _WORTH_A_WARNING else logging.INFO
+    lines: RequestLines | None = getattr(logger, "request_lines", None)
+    if lines is not None:
+        lines.finished(routed, outcome, request_id, model)
+        return
+    level = level_of(outcome)
     if logger.is_enabled_for(level):
         logger.log(level, REQUEST_FINISHED, **finished_fields(routed, outcome, request_id=request_id, model=model))
 
 
-def _routed_fields(routed: Decision | Refusal | None) -> Mapping[str, Any]:
-    match routed:
-        case Decision():
-            return {
-                "decision_id": routed.decision_id,
-                "served_model": routed.model,
-                "attempt": routed.attempt,
-                "path": routed.path,
-                "reason": routed.reason,
-                "prefill_worker": routed.prefill_worker,
-                "decode_worker": routed.decode_worker,
-                "slo": routed.slo.name,
-            }
-        case Refusal():
-            return {"refused": routed.kind}
-        case None:
-            return {}
+def _naming(process: int | str | None) -> list[Processor]:
+    def name(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        return {"process": process, **event}
 
-
-def _outcome_fields(outcome: Outcome) -> Mapping[str, Any]:
-    return {
-        "outcome": outcome.kind,
-        "status": outcome.status,
-        "duration_s": outcome.duration_s,
-        "ttft_s": outcome.ttft_s,
-        "tpot_s": outcome.tpot_s,
-        "input_tokens": outcome.input_tokens,
-        "cached_tokens": outcome.cached_tokens,
-        "output_tokens": outcome.output_tokens,
-        "slo_attained": outcome.attained,
-    }
+    return [] if process is None else [name]
 
 
 def _chain(log_format: LogFormat, *, is_terminal: bool) -> list[Processor]:
@@ -144,11 +123,12 @@ def _chain(log_format: LogFormat, *, is_terminal: bool) -> list[Processor]:
 
 
 def _render_json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
-    try:
-        return msgspec.json.encode(event, enc_hook=str).decode()
-    except UnicodeEncodeError:
-        # Half of a surrogate pair, as in an undecodable file name: only the slow encoder can write it.
-        return json.dumps(event, default=str, separators=(",", ":"))
+    return to_json(event).decode()
+
+
+def _logger_class(level: int, request_lines: RequestLines | None) -> type[FilteringBoundLogger]:
+    filtering = structlog.make_filtering_bound_logger(level)
+    return type(filtering.__name__, (filtering,), {"request_lines": request_lines})
 
 
 def _route_standard_library(level: int) -> None:

@@ -21,6 +21,7 @@ from gateway.core.types import (
     WorkerId,
 )
 from gateway.telemetry import metrics
+from gateway.telemetry.alike import Alike, AlikeFamilies
 from gateway.telemetry.first_text import FirstTexts
 from gateway.telemetry.labels import (
     MODEL_CAP,
@@ -29,12 +30,14 @@ from gateway.telemetry.labels import (
     LabelCap,
     Leg,
     MissedBound,
-    TokenType,
     UpstreamErrorKind,
 )
 from gateway.telemetry.metrics import MetricSpec
 from gateway.telemetry.series import CounterSeries, Family, GaugeSeries, HistogramSeries
 from policy_store.faults import BundleFault
+
+MOST_KEPT: Final = 10_000
+"""Combinations of which the series are kept at hand; beyond it they are all looked up anew."""
 
 AnyFamily = Family[CounterSeries] | Family[GaugeSeries] | Family[HistogramSeries]
 
@@ -51,16 +54,17 @@ class Metrics:
         self._families: Final[dict[MetricSpec, AnyFamily]] = {}
         self._requests: Final = self._counter(metrics.REQUESTS)
         self._duration: Final = self._histogram(metrics.REQUEST_DURATION)
-        self._ttft: Final = self._histogram(metrics.TTFT)
+        ttft = self._histogram(metrics.TTFT)
         self._itl: Final = self._histogram(metrics.ITL)
-        self._tpot: Final = self._histogram(metrics.TPOT)
+        tpot = self._histogram(metrics.TPOT)
         self._prefill_leg: Final = self._histogram(metrics.PREFILL_LEG)
         self._decision: Final = self._histogram(metrics.DECISION).labels()
         self._predicted_hit: Final = self._histogram(metrics.PREDICTED_HIT).labels()
         self._actual_cached: Final = self._histogram(metrics.ACTUAL_CACHED).labels()
-        self._tokens: Final = self._counter(metrics.TOKENS)
+        tokens = self._counter(metrics.TOKENS)
         self._output_length: Final = self._histogram(metrics.OUTPUT_LENGTH)
         self._inflight: Final = self._gauge(metrics.INFLIGHT)
+        self._inflight_of: Final[dict[str, GaugeSeries]] = {}
         self._paths: Final = self._counter(metrics.PATHS)
         self._turns: Final = self._counter(metrics.CONVERSATION_TURNS)
         self._transfers: Final = self._counter(metrics.CONVERSATION_TRANSFERS).labels()
@@ -74,6 +78,12 @@ class Metrics:
         self._policy_refused: Final = self._counter(metrics.POLICY_REFUSED)
         self._slo_attained: Final = self._counter(metrics.SLO_ATTAINED)
         self._slo_missed: Final = self._counter(metrics.SLO_MISSED)
+        self._alike_families: Final = AlikeFamilies(
+            requests=self._requests, duration=self._duration, ttft=ttft, tpot=tpot, tokens=tokens
+        )
+        self._alike: Final[dict[tuple[str, str, str, str], Alike]] = {}
+        self._choices: Final[dict[tuple[str | None, ...], tuple[CounterSeries, ...]]] = {}
+        """What choices are counted in; emptied with every look at who is still there."""
         self._start_at_zero()
         self.follow_slos(slos)
 
@@ -97,10 +107,9 @@ class Metrics:
         if decision_s is not None:
             self._decision.observe(decision_s)
         if isinstance(routed, Decision):
-            waited_s = self._first_texts.ended(routed, outcome, first_text_s)
-            if waited_s is not None:
-                self._first_text.observe(waited_s)
-            self._count_routed(routed, outcome, self._begin_model(model_label, routed), prefill_leg_s)
+            self._count_routed(routed, outcome, model_label, prefill_leg_s)
+            if routed.turn is not None or routed.conversation is not None:
+                self._count_turn(routed, outcome, first_text_s)
         else:
             self._count_unrouted(routed, outcome, self._models.known(model_label))
 
@@ -125,7 +134,7 @@ class Metrics:
 
     def inflight(self, model_label: str) -> GaugeSeries:
         """The in-flight gauge of a routed model: `inc()` as a request is sent, `dec()` once as it ends."""
-        return self._inflight.labels(self._models.admit(model_label))
+        return self._inflight_of.get(model_label) or self._find_inflight(model_label)
 
     def follow_workers(self, workers: Iterable[WorkerId]) -> None:
         """Drop the series of workers not among `workers`; the error counts of those that are start at zero."""
@@ -133,6 +142,7 @@ class Metrics:
         for spec, family in self._families.items():
             if spec.per_worker:
                 family.keep("worker", known)
+        self._choices.clear()
         for worker in sorted(known):
             for kind in UpstreamErrorKind:
                 self._upstream_errors.labels(worker, kind)
@@ -155,72 +165,91 @@ class Metrics:
         self._requests.labels(model, NO_MODEL, NO_PATH, outcome.kind).inc()
         self._duration.labels(model, outcome.kind).observe(outcome.duration_s)
 
-    def _count_routed(self, decision: Decision, outcome: Outcome, model: str, prefill_leg_s: float | None) -> None:
-        path = decision.path
-        self._requests.labels(model, self._models.admit(decision.model), path, outcome.kind).inc()
-        self._duration.labels(model, outcome.kind).observe(outcome.duration_s)
-        if outcome.ttft_s is not None:
-            self._ttft.labels(model, path).observe(outcome.ttft_s)
-        if outcome.tpot_s is not None:
-            self._tpot.labels(model, path).observe(outcome.tpot_s)
-        if prefill_leg_s is not None:
-            self._prefill_leg.labels(model).observe(prefill_leg_s)
+    def _count_routed(
+        self, decision: Decision, outcome: Outcome, model_label: str, prefill_leg_s: float | None
+    ) -> None:
+        key = (model_label, decision.model, decision.path, outcome.kind)
+        alike = self._alike.get(key) or self._find_alike(key)
+        alike.count(outcome)
         self._count_choice(decision)
-        self._count_turn(decision)
-        if decision.outlook is not None and decision.outlook.prefill_j:
-            self._prefill_energy.labels(path).inc(decision.outlook.prefill_j)
-        self._count_tokens(outcome, model)
-        self._count_output_length(decision, outcome, model)
         self._count_hits(decision, outcome)
-        self._count_slo(decision, outcome)
+        if outcome.attained is not None:
+            self._count_slo(decision, outcome, is_met=outcome.attained)
+        if prefill_leg_s is not None:
+            self._prefill_leg.labels(alike.model).observe(prefill_leg_s)
+        if decision.outlook is not None and decision.outlook.prefill_j:
+            self._prefill_energy.labels(decision.path).inc(decision.outlook.prefill_j)
+        if decision.osl_predicted and outcome.kind is OutcomeKind.OK and outcome.output_tokens:
+            self._output_length.labels(alike.model).observe(decision.features.osl_tokens / outcome.output_tokens)
 
     def _count_choice(self, decision: Decision) -> None:
-        self._paths.labels(decision.path, decision.reason).inc()
-        self._worker_selected.labels(decision.decode_worker, Leg.DECODE, decision.policy).inc()
-        if decision.prefill_worker is not None:
-            self._worker_selected.labels(decision.prefill_worker, Leg.PREFILL, decision.policy).inc()
+        workers = decision.decode_worker, decision.prefill_worker
+        key = (decision.path, decision.reason, decision.policy, *workers)
+        for series in self._choices.get(key) or self._find_choice(decision, key):
+            series.value += 1.0
 
-    def _count_turn(self, decision: Decision) -> None:
+    def _count_turn(self, decision: Decision, outcome: Outcome, first_text_s: float | None) -> None:
+        waited_s = self._first_texts.ended(decision, outcome, first_text_s)
+        if waited_s is not None:
+            self._first_text.observe(waited_s)
         if decision.turn is not None:
             self._turns.labels(decision.turn).inc()
             if decision.path is Path.REMOTE:
                 self._transfers.inc()
-
-    def _count_tokens(self, outcome: Outcome, model: str) -> None:
-        if outcome.input_tokens is not None:
-            self._tokens.labels(model, TokenType.INPUT).inc(outcome.input_tokens)
-        if outcome.cached_tokens is not None:
-            self._tokens.labels(model, TokenType.CACHED).inc(outcome.cached_tokens)
-        if outcome.output_tokens is not None:
-            self._tokens.labels(model, TokenType.OUTPUT).inc(outcome.output_tokens)
 
     def _count_hits(self, decision: Decision, outcome: Outcome) -> None:
         isl_tokens = decision.features.isl_tokens
         if isl_tokens > 0:
             on_prefill = decision.path is Path.REMOTE
             hit_tokens = decision.prefill_hit_tokens if on_prefill else decision.decode_hit_tokens
-            self._predicted_hit.observe(min(1.0, hit_tokens / isl_tokens))
-        if outcome.cached_tokens is not None and outcome.input_tokens:
-            self._actual_cached.observe(min(1.0, outcome.cached_tokens / outcome.input_tokens))
+            self._predicted_hit.observe(hit_tokens / isl_tokens if hit_tokens < isl_tokens else 1.0)
+        cached_tokens, input_tokens = outcome.cached_tokens, outcome.input_tokens
+        if cached_tokens is not None and input_tokens:
+            self._actual_cached.observe(cached_tokens / input_tokens if cached_tokens < input_tokens else 1.0)
 
-    def _count_output_length(self, decision: Decision, outcome: Outcome, model: str) -> None:
-        if decision.osl_predicted and outcome.kind is OutcomeKind.OK and outcome.output_tokens:
-            self._output_length.labels(model).observe(decision.features.osl_tokens / outcome.output_tokens)
-
-    def _count_slo(self, decision: Decision, outcome: Outcome) -> None:
-        if outcome.attained is None:
-            return
+    def _count_slo(self, decision: Decision, outcome: Outcome, *, is_met: bool) -> None:
         name, path = decision.slo.name, decision.path
-        if outcome.attained:
+        if is_met:
             self._slo_attained.labels(name, path).inc()
         else:
             self._slo_missed.labels(name, path, missed_bound(decision.slo, outcome)).inc()
 
-    def _begin_model(self, model: str, decision: Decision) -> str:
+    def _find_inflight(self, model_label: str) -> GaugeSeries:
+        model = self._models.admit(model_label)
+        found = self._inflight.labels(model)
+        # Others than these are without number.
+        if model == model_label:
+            self._inflight_of[model] = found
+        return found
+
+    def _find_alike(self, key: tuple[str, str, str, str]) -> Alike:
+        model_label, served_model, path, outcome = key
+        model = self._begin_model(model_label, served_model)
+        if len(self._alike) >= MOST_KEPT:
+            self._alike.clear()
+        served = self._models.admit(served_model)
+        found = Alike(self._alike_families, model=model, served_model=served, path=path, outcome=outcome)
+        self._alike[key] = found
+        return found
+
+    def _find_choice(self, decision: Decision, key: tuple[str | None, ...]) -> tuple[CounterSeries, ...]:
+        if len(self._choices) >= MOST_KEPT:
+            self._choices.clear()
+        selected = self._worker_selected.labels
+        found = [
+            self._paths.labels(decision.path, decision.reason),
+            selected(decision.decode_worker, Leg.DECODE, decision.policy),
+        ]
+        if decision.prefill_worker is not None:
+            found.append(selected(decision.prefill_worker, Leg.PREFILL, decision.policy))
+        self._choices[key] = tuple(found)
+        return self._choices[key]
+
+    def _begin_model(self, model: str, served_model: str) -> str:
         label = self._models.admit(model)
         if label not in self._begun:
             self._begun.add(label)
-            served = self._models.admit(decision.model)
+            served = self._models.admit(served_model)
             for path in Path:
                 for kind in OutcomeKind:
                     self._requests.labels(label, served, path, kind)

@@ -56,9 +56,13 @@ def _clean(name: object, value: object) -> object:
     return value
 
 
+def may_hold_credential(text: str) -> bool:
+    """A cheap look for what every credential that `redact` finds in text has; most values are bare words."""
+    return " " in text or "=" in text or "@" in text or "sk-" in text
+
+
 def _clean_text(text: str) -> str:
-    # Most values are bare words: a cheap look first for what every credential has.
-    if " " in text or "=" in text or "@" in text or "sk-" in text:
+    if may_hold_credential(text):
         return _CREDENTIAL.sub(rf"\1{REDACTED}", text)
     return text
 

@@ -30,8 +30,12 @@ INTRODUCTION: Final = f"""# Metrics
 <!-- Written by `python -m gateway.telemetry.reference`; edit `gateway/telemetry/metrics.py` instead. -->
 
 `GET /metrics` answers in the Prometheus text format, or in OpenMetrics 1.0 where the client accepts it. Beside the
-metrics below it shows the usual `process_*` and `python_*` ones. Each process has its own port and its own counts.
+metrics below it shows the usual `process_*` and `python_*` ones. Each replica has its own port and its own counts.
 
+- With `server.workers` above 1 whichever process is asked shows the numbers of all of them: the last column says
+  what they come to, label by label. What a process had counted stays when it dies, up to the scrape before, so a sum
+  never falls. `process_*` are of these processes without their parent: sums, but for the youngest start and the
+  smallest limit of descriptors.
 - Seconds and tokens are base units. A value that is not known has no series; it is never shown as 0.
 - `model` takes the first {MODEL_CAP} distinct names that were routed, then `{OTHER}`. A request that was not routed
   counts under a name already known, else under `{OTHER}`.
@@ -70,9 +74,9 @@ def metrics_reference() -> str:
 
 
 def _metric_table() -> Iterator[str]:
-    yield from _table("Metric", "Type", "Labels", "Meaning")
+    yield from _table("Metric", "Type", "Labels", "Meaning", "Processes")
     for spec in METRICS:
-        yield _row(f"`{spec.full_name}`", spec.type, _codes(spec.labels), spec.help)
+        yield _row(f"`{spec.full_name}`", spec.type, _codes(spec.labels), spec.help, spec.across)
 
 
 def _label_table() -> Iterator[str]:

@@ -207,6 +207,25 @@ class LoadsReader(Protocol):
         ...
 
 
+class ProcessesReader(Protocol):
+    """The processes of one gateway, as their parent sees them."""
+
+    @property
+    def answering(self) -> int:
+        """Those that answered this scrape."""
+        ...
+
+    @property
+    def restarts(self) -> int:
+        """How often one was started again."""
+        ...
+
+    @property
+    def misses(self) -> int:
+        """How often one did not answer a scrape in time."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readers:
     """Everything that a scrape reads; a part that is not running is None and shows no series."""
@@ -217,6 +236,7 @@ class Readers:
     loop_lag: LagReader | None = None
     shared: Callable[[], SharedReader] | None = None
     loads: LoadsReader | None = None
+    processes: ProcessesReader | None = None
 
 
 Reading = tuple[MetricSpec, tuple[str, ...], float]
@@ -243,6 +263,15 @@ def read(readers: Readers, workers: Sequence[WorkerState]) -> Iterator[Reading]:
         yield metrics.SHARED_LOADS, (), readers.loads.exchanges
         yield metrics.SHARED_LOAD_FAILURES, (), readers.loads.failures
         yield metrics.SHARED_REPLICAS, (), readers.loads.replicas
+    if readers.processes is not None:
+        yield from read_processes(readers.processes)
+
+
+def read_processes(processes: ProcessesReader) -> Iterator[Reading]:
+    """What is known of the processes of one gateway."""
+    yield metrics.PROCESSES, (), processes.answering
+    yield metrics.PROCESS_RESTARTS, (), processes.restarts
+    yield metrics.PROCESS_SCRAPE_MISSES, (), processes.misses
 
 
 def _shared(shared: SharedReader) -> Iterator[Reading]:

@@ -4,11 +4,16 @@ The rule of this module: a worker's answer keeps its own headers, less those of 
 there was one, so that every answer can be explained.
 """
 
-from gateway.core.types import Decision, RequestId
+from functools import lru_cache
+
+from gateway.core.types import Decision, Path, RequestId, WorkerId
 from gateway.upstream.heads import filter_response_headers
 from gateway.upstream.services import ClientRequest, ClientSink, Headers
 from gateway.wire import errors as api_errors
 from gateway.wire.errors import ApiError
+
+BODILESS = frozenset({204, 304})
+"""Statuses of answers without a body; a worker's Content-Length would tell of one."""
 
 
 def relayed_headers(
@@ -30,12 +35,18 @@ def answer_error(sink: ClientSink, error: ApiError, request: ClientRequest, deci
 
 
 def _own_headers(request_id: RequestId, decision: Decision | None) -> Headers:
-    headers = [(b"x-request-id", request_id.encode("latin-1"))]
-    if decision is not None:
-        headers += [
-            (b"x-tidegate-decision-id", decision.decision_id.encode("latin-1")),
-            (b"x-tidegate-path", decision.path.encode()),
-            (b"x-tidegate-worker", decision.decode_worker.encode("latin-1")),
-            (b"x-tidegate-policy", decision.policy.encode("latin-1")),
-        ]
-    return headers
+    own = (b"x-request-id", request_id.encode("latin-1"))
+    if decision is None:
+        return [own]
+    route = _route_headers(decision.path, decision.decode_worker, decision.policy)
+    return [own, (b"x-tidegate-decision-id", decision.decision_id.encode("latin-1")), *route]
+
+
+@lru_cache(maxsize=4096)
+def _route_headers(path: Path, worker_id: WorkerId, policy: str) -> tuple[tuple[bytes, bytes], ...]:
+    """Of these there are as many as there are workers and paths."""
+    return (
+        (b"x-tidegate-path", path.encode()),
+        (b"x-tidegate-worker", worker_id.encode("latin-1")),
+        (b"x-tidegate-policy", policy.encode("latin-1")),
+    )

@@ -24,6 +24,9 @@ from gateway.upstream.exchange import Exchange, Limits
 from gateway.upstream.origin import Origin
 from gateway.upstream.response import ResponseParser
 
+JOINED_BYTES = 32 * 1024
+"""A head and a body up to this size are written as one."""
+
 Connector = Callable[[asyncio.Protocol, Origin], Coroutine[Any, Any, None]]
 """Connects a protocol to an origin, or raises OSError."""
 
@@ -189,7 +192,11 @@ class Connection(asyncio.Protocol):
         if exchange.paused:
             self._transport.pause_reading()
         self._watch(exchange)
-        self._transport.writelines(exchange.segments)
+        segments = exchange.segments
+        # One short write is cheaper than a vector of two; a long body is not to be copied.
+        if len(segments) == 2 and len(segments[1]) <= JOINED_BYTES:
+            segments = (segments[0] + segments[1],)
+        self._transport.writelines(segments)
 
     def _deliver(self, exchange: Exchange, *, had_head: bool) -> None:
         parser = self._parser
@@ -208,6 +215,7 @@ class Connection(asyncio.Protocol):
             self.fail(self._broken(ErrorKind.MALFORMED, parser.fault))
         elif parser.head_seen:
             self._watch(exchange)
+            exchange.listener.on_lull()
 
     def _finish(self, exchange: Exchange) -> None:
         transport = self._transport

@@ -8,7 +8,7 @@ is whole and its cached tokens must be set right.
 from gateway.core.events import FirstToken
 from gateway.core.types import OutcomeKind, WorkerId
 from gateway.telemetry.labels import UpstreamErrorKind
-from gateway.upstream.answers import relayed_headers
+from gateway.upstream.answers import BODILESS, relayed_headers
 from gateway.upstream.course import Course
 from gateway.upstream.errors import BrokenResponse, IdleTimeout, UpstreamError
 from gateway.upstream.faults import fault_of_error, fault_of_status
@@ -54,7 +54,8 @@ class DecodeLeg:
             return
         relay = self._begin_relay(status, headers)
         course = self._course
-        course.sink.start(status, relayed_headers(headers, course.request, course.decision, reframed=relay.reframes))
+        reframed = relay.reframes or status in BODILESS
+        course.sink.start(status, relayed_headers(headers, course.request, course.decision, reframed=reframed))
 
     def on_body(self, data: bytes, /) -> None:
         """Hold, or pass the bytes on and look at them."""
@@ -67,6 +68,11 @@ class DecodeLeg:
         if passed:
             self._course.sink.write(passed)
         self._note_pace(self._relay.watch, now_s)
+
+    def on_lull(self) -> None:
+        """What was passed on may go."""
+        if self._held is None:
+            self._course.sink.flush()
 
     def on_end(self) -> None:
         """The answer is whole, whatever it says, unless it is a stream that ends without its end."""

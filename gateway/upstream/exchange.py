@@ -42,6 +42,9 @@ class ResponseListener(Protocol):
     def on_body(self, data: bytes, /) -> None:
         """The body bytes of one read, without their framing; may still come once after `pause_reading`."""
 
+    def on_lull(self) -> None:
+        """One read has been delivered and the response is not over: no more will come at once."""
+
     def on_end(self) -> None:
         """The response is whole."""
 

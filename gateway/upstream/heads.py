@@ -5,9 +5,9 @@ gateway's own on each side; everything else passes in its order. No client byte 
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
+from gateway.core.record import record
 from gateway.upstream.origin import Origin
 
 HeaderPairs = Sequence[tuple[bytes, bytes]]
@@ -33,7 +33,7 @@ _NOT_RETURNED = HOP_BY_HOP | {b"date", b"server"}
 _NOT_RETURNED_WHEN_REFRAMED = _NOT_RETURNED | {b"content-length"}
 
 MAX_NAME_BYTES = 256
-"""Longest header name sent; bounds the cache of names."""
+"""Longest header name sent; bounds the cache of names, and that of targets."""
 
 _TOKEN = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _NOT_IN_TARGET = bytes([*range(0x21), 0x7F])
@@ -46,7 +46,7 @@ class UnsafeHead(ValueError):  # noqa: N818 - it describes the head
     """A request head that could be read in two ways was not sent; the client's doing, so 400."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class UpstreamRequest:
     """One request as the gateway means it; the pool turns it into bytes for the origin at hand."""
 
@@ -79,16 +79,10 @@ def build_head(request: UpstreamRequest, origin: Origin) -> bytes:
     Raises UnsafeHead for a header name that is too long or not a token, for CR, LF or NUL in a value, and for a
     method or target that does not fit on a request line.
     """
-    _check_request_line(request.method, request.target)
-    lines = [
-        b"%b %b%b HTTP/1.1" % (request.method, origin.base_path, request.target),
-        b"host: " + origin.authority,
-    ]
-    replaced = _named(request.headers)
-    if request.own_headers:
-        _add(lines, request.own_headers)
-        replaced = replaced.union(name.lower() for name, _ in request.own_headers)
-    _add(lines, request.headers, replaced)
+    request_line = _request_line if len(request.target) <= MAX_NAME_BYTES else _request_line.__wrapped__
+    lines = [request_line(request.method, origin.base_path, request.target), b"host: " + origin.authority]
+    own = _add_own(lines, request.own_headers) if request.own_headers else _NONE
+    _add_clients(lines, request.headers, own)
     length = request.body_bytes
     if length or request.method in _METHODS_WITH_BODY:
         lines.append(b"content-length: %d" % length)
@@ -102,17 +96,19 @@ def filter_response_headers(headers: HeaderPairs, *, reframed: bool = False) -> 
     dropped with the headers of one hop.
     """
     dropped = _NOT_RETURNED_WHEN_REFRAMED if reframed else _NOT_RETURNED
-    named = _named(headers)
-    if named:
-        dropped = dropped | named
-    return [pair for pair in headers if pair[0] not in dropped]
+    kept = [pair for pair in headers if pair[0] not in dropped]
+    if len(kept) == len(headers) or not (named := _named(headers)):
+        return kept
+    return [pair for pair in kept if pair[0] not in named]
 
 
-def _check_request_line(method: bytes, target: bytes) -> None:
+@lru_cache(maxsize=128)
+def _request_line(method: bytes, base_path: bytes, target: bytes) -> bytes:
     if not method or method.translate(None, _TOKEN):
         raise UnsafeHead("the method is not a token")
     if target[:1] != b"/" or len(target.translate(None, _NOT_IN_TARGET)) != len(target):
         raise UnsafeHead("the target is not a path in printable characters")
+    return b"%b %b%b HTTP/1.1" % (method, base_path, target)
 
 
 def _named(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:
@@ -127,21 +123,49 @@ def _named(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:
 
 
 @lru_cache(maxsize=512)
-def _line_start(name: bytes) -> bytes:
-    """Return `name: `, or nothing for a header that is not forwarded; the same few names come with every request."""
+def _line_start(name: bytes) -> tuple[bytes, bytes]:
+    """Return `name: `, or nothing for a header that is not forwarded, and the name in lower case.
+
+    The same few names come with every request.
+    """
     # "Transfer-Encoding " with a space is no name that we know, and a lenient worker would heed it.
     if not name or name.translate(None, _TOKEN):
         raise UnsafeHead("a header name is not a token")
     if len(name) > MAX_NAME_BYTES:
         raise UnsafeHead(f"a header name is over {MAX_NAME_BYTES} bytes")
-    return b"" if name.lower() in _NOT_FORWARDED else name + b": "
+    lowered = name.lower()
+    return b"" if lowered in _NOT_FORWARDED else name + b": ", lowered
 
 
-def _add(lines: list[bytes], headers: HeaderPairs, replaced: frozenset[bytes] = _NONE) -> None:
+def _add_own(lines: list[bytes], headers: HeaderPairs) -> frozenset[bytes]:
+    """Add the gateway's headers; return their names in lower case."""
+    names = []
     for name, value in headers:
-        start = _line_start(name)
-        if start and not (replaced and name.lower() in replaced):
+        start, lowered = _line_start(name)
+        names.append(lowered)
+        if start:
             lines.append(start + value)
+    return frozenset(names)
+
+
+def _add_clients(lines: list[bytes], headers: HeaderPairs, own: frozenset[bytes]) -> None:
+    """Add the client's headers, but for those that the gateway replaces and those that Connection names."""
+    began = len(lines)
+    for name, value in headers:
+        start, lowered = _line_start(name)
+        if start:
+            if lowered not in own:
+                lines.append(start + value)
+        elif lowered == b"connection" and value.lower() not in _PLAIN_CONNECTION:
+            # Some may have gone before it that it names: once more, and without them.
+            del lines[began:]
+            dropped = own | _named(headers)
+            lines += [name + b": " + value for name, value in _forwarded(headers) if name.lower() not in dropped]
+            return
+
+
+def _forwarded(headers: HeaderPairs) -> list[tuple[bytes, bytes]]:
+    return [pair for pair in headers if _line_start(pair[0])[0]]
 
 
 def _join(lines: list[bytes]) -> bytes:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gateway.core.types import Outcome, OutcomeKind, WorkerId
-from gateway.upstream.answers import answer_error, relayed_headers
+from gateway.upstream.answers import BODILESS, answer_error, relayed_headers
 from gateway.upstream.errors import PoolClosed, UpstreamError
 from gateway.upstream.exchange import Exchange, Limits
 from gateway.upstream.faults import Fault, fault_of_error, fault_of_status
@@ -100,7 +100,7 @@ class Lookup:
             return
         self._status = status
         self._streamed = is_event_stream(headers)
-        kept = relayed_headers(headers, self._request, None, reframed=self._streamed)
+        kept = relayed_headers(headers, self._request, None, reframed=self._streamed or status in BODILESS)
         self._sink.start(status, [*kept, (b"x-tidegate-worker", self._worker_id.encode("latin-1"))])
 
     def on_body(self, data: bytes, /) -> None:
@@ -113,6 +113,11 @@ class Lookup:
             assert self._exchange is not None
             self._exchange.abort()
             self._ask_next()
+
+    def on_lull(self) -> None:
+        """What was passed on may go."""
+        if self._status is not None:
+            self._sink.flush()
 
     def on_end(self) -> None:
         """The answer is whole."""

@@ -38,6 +38,9 @@ class PrefillLeg:
         assert self._answer is not None
         self._answer.add(data)
 
+    def on_lull(self) -> None:
+        """Hold on."""
+
     def on_end(self) -> None:
         """Go on to the decode leg, or elsewhere."""
         answer = self._answer

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from gateway.core.events import Event
 from gateway.core.policy import Policy
+from gateway.core.record import record
 from gateway.core.types import Decision, DecisionId, Refusal, RequestFacts, RequestId, WorkerId
 from gateway.core.waiting import Ticket, Wait
 from gateway.telemetry.request import RequestTelemetry
@@ -57,6 +58,9 @@ class ClientSink(Protocol):
     def write(self, data: bytes) -> None:
         """A piece of the body."""
 
+    def flush(self) -> None:
+        """No more follows at once: what was written goes out now, as it also does with the end."""
+
     def finish(self) -> None:
         """The answer is whole."""
 
@@ -91,7 +95,7 @@ class Services:
     pending: PendingDecodes = field(default_factory=PendingDecodes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ClientRequest:
     """The client's request, ready to be sent on."""
 

@@ -101,16 +101,16 @@ class ConversationReader:
         names, by_name = self.names, dict(reversed(headers))
         label, parent = _labels(names, by_name, fields)
         final = _in_headers(by_name, names.final_headers)
-        response_id = _text(fields.get("previous_response_id"))
+        response_id = _text(fields.get("previous_response_id")) if fields else ""
         return ConversationFacts(
-            label=label,
-            parent=parent,
-            is_final=final is not None and final[1].lower() in _YES,
+            label,
+            parent,
+            final is not None and final[1].lower() in _YES,
             # No worker makes longer ones, and facts are kept.
-            response_id=response_id if 0 < len(response_id) <= MAX_VALUE_CHARS else None,
-            tenant=tenant_hash(self.tenant),
-            turns=turns,
-            history_blocks=history_blocks,
+            response_id if 0 < len(response_id) <= MAX_VALUE_CHARS else None,
+            tenant_hash(self.tenant),
+            turns,
+            history_blocks,
         )
 
 

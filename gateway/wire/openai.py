@@ -20,7 +20,9 @@ from gateway.wire.peeked import (
     Arrival,
     Headers,
     Peeked,
+    Prompt,
     count,
+    facts_of,
     is_on,
     is_set,
     look,
@@ -125,33 +127,28 @@ def _read_chat(body: bytes, arrival: Arrival) -> Peeked | ApiError:
         block_bytes=arrival.block_bytes,
         with_turns=arrival.conversation is not None,
     )
-    facts = RequestFacts(
-        request_id=arrival.request_id,
-        endpoint=Endpoint.CHAT,
-        model=chat.model,
+    choices = chat.n or 1
+    facts = facts_of(
+        arrival,
+        Endpoint.CHAT,
+        chat.model,
+        chain.as_prompt(),
         stream=bool(chat.stream),
-        prompt_bytes=chain.text_bytes,
-        block_bytes=arrival.block_bytes,
-        block_chains=(chain.hashes,),
-        media_parts=chain.media_parts,
         max_output_tokens=chat.max_completion_tokens or chat.max_tokens,
-        choices=chat.n or 1,
+        choices=choices,
         prompt_logprobs=is_set(chat.prompt_logprobs),
         # vLLM turns a chat's `echo` into prompt_logprobs = top_logprobs, whose default is 0 and not null.
         echo_logprobs=is_on(chat.echo),
         conversation=arrival.conversation_facts(
             chat.conversation_fields(), turns=chain.turns, history_blocks=chain.history_blocks
         ),
-        slo_class=arrival.hints.slo_class,
-        slo_ttft_s=arrival.hints.slo_ttft_s,
-        slo_tpot_s=arrival.hints.slo_tpot_s,
         output_features=conversation_features(
             arrival.reader,
             chat.messages,
             model=chat.model,
             prompt_bytes=chain.text_bytes,
             tools=chat.tools,
-            choices=chat.n or 1,
+            choices=choices,
         ),
     )
     return _peeked(chat, facts)
@@ -170,42 +167,36 @@ def _read_completion(body: bytes, arrival: Arrival) -> Peeked | ApiError:
     embeds = count(completion.prompt_embeds)
     choices = max(completion.n or 1, completion.best_of or 1)
     reader = None if embeds else arrival.reader
-    facts = RequestFacts(
-        request_id=arrival.request_id,
-        endpoint=Endpoint.COMPLETIONS,
-        model=completion.model,
-        stream=bool(completion.stream),
-        prompt_bytes=sum(chain.text_bytes for chain in chains),
-        prompt_token_ids=token_count(prompts),
-        block_bytes=arrival.block_bytes,
-        block_chains=tuple(chain.hashes for chain in chains),
+    prompt = Prompt(
+        text_bytes=sum(chain.text_bytes for chain in chains),
+        token_ids=token_count(prompts),
+        chains=tuple(chain.hashes for chain in chains),
         prompts=len(prompts) + embeds,
         media_parts=embeds,
+    )
+    facts = facts_of(
+        arrival,
+        Endpoint.COMPLETIONS,
+        completion.model,
+        prompt,
+        stream=bool(completion.stream),
         # The engine still makes one token, and drops it, for an echo without generation.
         max_output_tokens=None if completion.max_tokens is None else max(1, completion.max_tokens),
         choices=choices,
         prompt_logprobs=is_set(completion.prompt_logprobs),
         echo_logprobs=echo and is_set(completion.logprobs),
         conversation=arrival.conversation_facts(completion.conversation_fields()),
-        slo_class=arrival.hints.slo_class,
-        slo_ttft_s=arrival.hints.slo_ttft_s,
-        slo_tpot_s=arrival.hints.slo_tpot_s,
         output_features=prompts_features(reader, prompts, model=completion.model, choices=choices),
     )
     return _peeked(completion, facts)
 
 
 def _peeked(request: _Request, facts: RequestFacts) -> Peeked:
-    return Peeked(
-        facts=facts,
-        stream=facts.stream,
-        include_usage=_wants_usage(request.stream_options),
-        raw_model=request.model,
-    )
+    return Peeked(facts, facts.stream, _wants_usage(request.stream_options), request.model)
 
 
 def _wants_usage(stream_options: msgspec.Raw) -> bool:
-    if not stream_options:
+    if not stream_options:  # as most are: an absent field is empty
         return False
     try:
         return _decode_stream_options(stream_options).include_usage is True

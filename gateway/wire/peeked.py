@@ -5,7 +5,6 @@ The rule of this module: looking never raises. Bad input is an `ApiError` that n
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -26,7 +25,7 @@ MAX_COUNT = 2**63 - 1
 DEFAULT_BLOCK_BYTES = 256
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Peeked:
     """What one look at a request gave."""
 
@@ -62,7 +61,7 @@ class Arrival:
         return self.conversation.facts(self.headers, fields, turns=turns, history_blocks=history_blocks)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Prompt:
     """A request's input as `RequestFacts` describe it."""
 
@@ -93,17 +92,11 @@ def look(
         return hints
     if not body or body.isspace():
         return bad_request("The request body is empty; expected a JSON object.")
-    arrival = Arrival(
-        request_id=request_id,
-        hints=hints,
-        headers=headers,
-        block_bytes=block_bytes,
-        reader=reader,
-        conversation=conversation,
-    )
+    arrival = Arrival(request_id, hints, headers, block_bytes, reader, conversation)
     try:
         # Fields that are skipped are not validated by the decoder, but editing and the worker would stumble on them.
-        body.decode()
+        if not body.isascii():
+            body.decode()
         return read(body, arrival)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return _unreadable(error, body)
@@ -123,32 +116,58 @@ def peeked(
     stores: bool = False,
 ) -> Peeked:
     """Put together what was read of a request with one choice."""
-    facts = RequestFacts(
-        request_id=arrival.request_id,
-        endpoint=endpoint,
-        model=model or "",
+    facts = facts_of(
+        arrival,
+        endpoint,
+        model or "",
+        prompt,
         stream=stream,
-        prompt_bytes=prompt.text_bytes,
-        prompt_token_ids=prompt.token_ids,
-        block_bytes=arrival.block_bytes,
-        block_chains=prompt.chains,
-        prompts=prompt.prompts,
-        media_parts=prompt.media_parts,
         max_output_tokens=max_output_tokens,
         conversation=arrival.conversation_facts(
             conversation_fields, turns=prompt.turns, history_blocks=prompt.history_blocks
         ),
-        slo_class=arrival.hints.slo_class,
-        slo_ttft_s=arrival.hints.slo_ttft_s,
-        slo_tpot_s=arrival.hints.slo_tpot_s,
         output_features=output_features,
     )
-    return Peeked(
-        facts=facts,
-        stream=stream,
-        include_usage=include_usage,
-        raw_model=facts.model,
-        stores=stores,
+    return Peeked(facts, stream, include_usage, facts.model, stores)
+
+
+def facts_of(
+    arrival: Arrival,
+    endpoint: Endpoint,
+    model: str,
+    prompt: Prompt,
+    *,
+    stream: bool,
+    max_output_tokens: int | None,
+    choices: int = 1,
+    prompt_logprobs: bool = False,
+    echo_logprobs: bool = False,
+    conversation: ConversationFacts | None,
+    output_features: OutputFeatures | None,
+) -> RequestFacts:
+    """What was read, with what is known of the request beside its body."""
+    hints, prefill_from = arrival.hints, None
+    return RequestFacts(
+        arrival.request_id,
+        endpoint,
+        model,
+        stream,
+        prompt.text_bytes,
+        prompt.token_ids,
+        arrival.block_bytes,
+        prompt.chains,
+        prompt.prompts,
+        prompt.media_parts,
+        max_output_tokens,
+        choices,
+        prompt_logprobs,
+        echo_logprobs,
+        conversation,
+        prefill_from,
+        hints.slo_class,
+        hints.slo_ttft_s,
+        hints.slo_tpot_s,
+        output_features,
     )
 
 
@@ -161,12 +180,12 @@ _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 def is_set(raw: bytes | msgspec.Raw) -> bool:
     """True unless the field is absent or null."""
-    return bytes(raw) not in (b"", b"null")
+    return len(raw) > 0 and bytes(raw) != b"null"
 
 
 def is_on(raw: msgspec.Raw) -> bool:
     """True unless a flag is absent, null or false; anything else might be taken for true by a worker."""
-    return bytes(raw) not in (b"", b"null", b"false")
+    return len(raw) > 0 and bytes(raw) not in (b"null", b"false")
 
 
 def count(raw: msgspec.Raw) -> int:

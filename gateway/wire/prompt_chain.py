@@ -82,12 +82,15 @@ class PromptChain:
 
     def as_prompt(self) -> Prompt:
         """The input of a request that has this one prompt."""
+        token_ids, prompts = None, 1
         return Prompt(
-            text_bytes=self.text_bytes,
-            chains=(self.hashes,),
-            media_parts=self.media_parts,
-            turns=self.turns,
-            history_blocks=self.history_blocks,
+            self.text_bytes,
+            token_ids,
+            (self.hashes,),
+            prompts,
+            self.media_parts,
+            self.turns,
+            self.history_blocks,
         )
 
 
@@ -135,11 +138,11 @@ def chat_chain(
     # Of one turn this makes no copy.
     joined = b"".join(turns)
     return PromptChain(
-        hashes=block_hashes(joined, seed=seed, block_bytes=block_bytes),
-        text_bytes=len(joined) - stream.media_bytes,
-        media_parts=stream.media_parts,
-        turns=_turn_hashes(turns, seed) if with_turns and messages else (),
-        history_blocks=(len(joined) - len(turns[-1])) // block_bytes,
+        block_hashes(joined, seed=seed, block_bytes=block_bytes),
+        len(joined) - stream.media_bytes,
+        stream.media_parts,
+        _turn_hashes(turns, seed) if with_turns and messages else (),
+        (len(joined) - len(turns[-1])) // block_bytes,
     )
 
 

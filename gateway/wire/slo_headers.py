@@ -5,9 +5,9 @@ header's name, because silently dropping an objective would be worse.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import inf, nan
 
+from gateway.core.record import record
 from gateway.wire.errors import ApiError, bad_request
 
 SLO_CLASS_HEADERS = (b"x-slo-class",)
@@ -15,7 +15,10 @@ TTFT_HEADERS = (b"x-slo-ttft-ms", b"x-llm-d-slo-ttft-ms")
 TPOT_HEADERS = (b"x-slo-tpot-ms", b"x-llm-d-slo-tpot-ms")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+_NAMES = frozenset({*SLO_CLASS_HEADERS, *TTFT_HEADERS, *TPOT_HEADERS})
+
+
+@record
 class Hints:
     """The hints of one request."""
 
@@ -24,9 +27,14 @@ class Hints:
     slo_tpot_s: float | None = None
 
 
+NO_HINTS = Hints()
+
+
 def read_hints(headers: Sequence[tuple[bytes, bytes]]) -> Hints | ApiError:
     """Read the hints; of alternatives the first present header counts, of a repeated one its first value."""
     by_name = dict(reversed(headers))
+    if _NAMES.isdisjoint(by_name):
+        return NO_HINTS
     ttft_s = _seconds(by_name, TTFT_HEADERS)
     if isinstance(ttft_s, ApiError):
         return ttft_s

@@ -161,5 +161,5 @@ def _draw(console: Console, cells: "Sequence[CellResult]", directory: Path) -> l
     try:
         return draw(cells, directory)
     except ImportError:
-        console.print("No pictures: pip install 'tidegate[loadtest]'")
+        console.print("No pictures: pip install '.[loadtest]'", markup=False)
         return []

@@ -94,7 +94,7 @@ def _plotted(records: Runs, slo: SloTarget, picture: Path, title: str) -> str:
     try:
         plot_runs(records, slo, picture, title=title)
     except ImportError:
-        return "No plot: pip install 'tidegate[loadtest]'"
+        return "No plot: pip install '.[loadtest]'"
     return f"Plot: {picture}"
 
 
@@ -105,7 +105,7 @@ def _show(console: Console, preset: Preset, runs: dict[str, Measurement], out: P
         console.print(f"[bold]SLO: {slo_words(slo)}[/]")
         asked = next(iter(runs.values())).summary.asked
         console.print(comparison_table({name: summarise(rows, slo, asked=asked) for name, rows in records.items()}))
-        console.print(f"{_plotted(records, slo, picture, preset.title)}\n")
+        console.print(f"{_plotted(records, slo, picture, preset.title)}\n", markup=False)
     mismatches = [name for name, run in runs.items() if any(row.equal is False for row in run.reconciliation)]
     told = "differs for " + ", ".join(mismatches) if mismatches else "equals the clients' records in every run"
     console.print(f"What the gateway counted {told}.")

@@ -144,7 +144,7 @@ def _draw(console: Console, rows: Sequence["Row"], store: "Store", out: Path) ->
     try:
         pictures = [*draw_loads(rows, out), *draw_latencies(kept, store.records, out)]
     except ImportError:
-        console.print("No plots: pip install 'tidegate[loadtest]'")
+        console.print("No plots: pip install '.[loadtest]'", markup=False)
         return
     console.print(f"Plots: {out} ({len(pictures)})")
 

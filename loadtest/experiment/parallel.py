@@ -89,7 +89,7 @@ def _register_ray() -> None:
     try:
         from ray.util.joblib.ray_backend import RayBackend  # noqa: PLC0415 (an extra)
     except ImportError as error:
-        raise BackendMissing("the ray backend needs ray: pip install 'tidegate[cluster]'") from error
+        raise BackendMissing("the ray backend needs ray: pip install '.[cluster]'") from error
 
     class StreamingRay(RayBackend):  # type: ignore[misc] # ray is an extra: untyped where it is missing
         """Ray's own backend; it hands results on as they come, though the class that it extends says it cannot."""

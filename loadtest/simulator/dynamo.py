@@ -92,7 +92,18 @@ class ReplayStretch:
         return (((three * inside + two) * inside + one) * inside + DECODE_FULL_MS * (steps - inside)) * 1e-3
 
 
-class RoundRobin:
+class _AtOnce:
+    """Places every flight as it comes, and never looks at an engine's metrics."""
+
+    def released(self, now_s: float) -> Sequence[Flight]:  # noqa: ARG002
+        """Nobody waits."""
+        return ()
+
+    def sampled(self, engine: int, snapshot: EngineSnapshot, now_s: float) -> None:
+        """Nothing to learn."""
+
+
+class RoundRobin(_AtOnce):
     """Prefill engines by order of arrival, decode engines by order of the end of prefill."""
 
     def __init__(self, prefill: Sequence[int], decode: Sequence[int]) -> None:
@@ -122,15 +133,8 @@ class RoundRobin:
     def ended(self, flight: Flight, now_s: float) -> None:
         """Nothing to learn."""
 
-    def released(self, now_s: float) -> Sequence[Flight]:  # noqa: ARG002
-        """Nobody waits."""
-        return ()
 
-    def sampled(self, engine: int, snapshot: EngineSnapshot, now_s: float) -> None:
-        """Nothing to learn."""
-
-
-class KvRouter:
+class KvRouter(_AtOnce):
     """Dynamo's kv_router with its defaults: the lowest cost in blocks, exact ties at random."""
 
     def __init__(self, engines: Sequence[Engine], prefill: Sequence[int], decode: Sequence[int], rng: Random) -> None:
@@ -181,13 +185,6 @@ class KvRouter:
             self._blocks[flight.decode_engine] -= flight.request.input_tokens // SPEC.block_tokens
         else:
             self._use(flight, flight.decode_engine, -1)
-
-    def released(self, now_s: float) -> Sequence[Flight]:  # noqa: ARG002
-        """Nobody waits."""
-        return ()
-
-    def sampled(self, engine: int, snapshot: EngineSnapshot, now_s: float) -> None:
-        """Nothing to learn."""
 
     def _cheapest(self, pool: Sequence[int], costs: Sequence[float]) -> int:
         least = min(costs)

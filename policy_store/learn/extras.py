@@ -1,4 +1,4 @@
-"""What only an extra installs, as `pip install 'tidegate[learn]'` does.
+"""What only an extra installs, as `pip install '.[learn]'` does.
 
 The rule of this module: a library that an extra brings is told with the extra; any other import error is a fault of
 the program and stays one.
@@ -26,4 +26,4 @@ def needed(for_what: str, *, extras: str) -> Iterator[None]:
         library = LIBRARIES.get((error.name or "").partition(".")[0])
         if library is None:
             raise
-        raise typer.BadParameter(f"{for_what} needs {library}: pip install 'tidegate[{extras}]'") from error
+        raise typer.BadParameter(f"{for_what} needs {library}: pip install '.[{extras}]'") from error

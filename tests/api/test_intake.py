@@ -107,13 +107,18 @@ class TestResponses:
             return hidden
 
         through = Intake(Live(), hides=hides)
-        error = refused(through, self.BODY, path=self.PATH)
+
+        def hidden_of(body: bytes, **scope: Any) -> ApiError | None:
+            return through.hidden(take(through, body, **scope)[1].facts)
+
+        error = hidden_of(self.BODY, path=self.PATH)
+        assert error is not None
         assert (error.status, error.param, error.code) == (404, "previous_response_id", "previous_response_not_found")
         assert "resp_1" in error.message
         hidden = False
-        take(through, self.BODY, path=self.PATH, **{IDENTITY: TEAM})
-        take(through, json.dumps({"model": MODEL, "input": "hi"}).encode(), path=self.PATH)
-        take(through, chat())
+        assert hidden_of(self.BODY, path=self.PATH, **{IDENTITY: TEAM}) is None
+        assert hidden_of(json.dumps({"model": MODEL, "input": "hi"}).encode(), path=self.PATH) is None
+        assert hidden_of(chat()) is None
         assert asked == [("resp_1", 0), ("resp_1", tenant_hash("team"))]
 
 

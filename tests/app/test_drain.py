@@ -42,6 +42,21 @@ def test_without_a_delay_it_closes_at_once() -> None:
     assert (live.draining, served.should_exit, served.force_exit) == (True, True, False)
 
 
+def test_one_of_several_processes_drains_once_however_often_it_is_told() -> None:
+    served, live = server(), Live()
+    drain = Drain(served, live, delay_s=0.0)
+    drain.begin()
+    served.should_exit = False
+    drain.begin()
+    assert (live.draining, served.should_exit, served.force_exit) == (True, False, False)
+
+
+def test_one_of_several_processes_ends_at_once_also_where_it_has_not_begun_to_drain() -> None:
+    served, live = server(), Live()
+    Drain(served, live, delay_s=5.0).end()
+    assert (live.draining, served.should_exit, served.force_exit) == (True, True, True)
+
+
 async def test_the_second_signal_ends_all_that_is_in_flight() -> None:
     served, live = server(), Live()
     in_flight = asyncio.ensure_future(asyncio.Event().wait())

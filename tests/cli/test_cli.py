@@ -151,6 +151,38 @@ def test_serve_will_not_write_over_a_journal(run: Run, tmp_path: Path) -> None:
     assert journal.read_text() == "mine"
 
 
+@pytest.mark.parametrize(("arguments", "workers"), [(["--workers", "3"], 3), (["--set", "server.workers=2"], 2)])
+def test_serve_with_several_processes_is_their_parent_and_has_its_status(
+    run: Run, monkeypatch: pytest.MonkeyPatch, arguments: list[str], workers: int
+) -> None:
+    told: list[Any] = []
+
+    def serve_together(settings: Settings, **options: Any) -> int:
+        told.append((settings.server.workers, options["overrides"]))
+        return 1
+
+    monkeypatch.setattr("gateway.commands.processes.parent.serve_together", serve_together)
+    monkeypatch.setattr("gateway.commands.serve.serve", lambda *_, **__: pytest.fail("it serves itself"))
+    assert run("serve", *arguments).exit_code == 1
+    assert told == [(workers, [f"server.workers={workers}"])]
+
+
+def test_serve_alone_has_no_parent(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[Settings] = []
+    monkeypatch.setattr("gateway.commands.serve.serve", lambda settings, **_: served.append(settings))
+    assert run("serve").exit_code == 0
+    assert [settings.server.workers for settings in served] == [1]
+
+
+@pytest.mark.parametrize(
+    "override", ["routing.policy=magic", "routing.decode_weights={nonsense: 1}", "server.workers=0"]
+)
+def test_what_is_wrong_is_said_before_any_process_is_started(run: Run, override: str) -> None:
+    result = run("serve", "--set", "server.port=0", "--set", "server.workers=2", "--set", override)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: ")
+
+
 # -- explain ---------------------------------------------------------------------------------------------------------
 
 

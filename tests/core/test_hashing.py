@@ -56,4 +56,4 @@ def test_the_keys_of_a_lost_member_spread_over_all_others() -> None:
 
 @given(st.text(), st.lists(st.text(), max_size=20))
 def test_many_ranks_at_once_are_the_ranks_one_by_one(key: str, members: list[str]) -> None:
-    assert ranks_of(hash64(key), members) == [rank_of(hash64(key), member) for member in members]
+    assert list(ranks_of(hash64(key), members)) == [rank_of(hash64(key), member) for member in members]

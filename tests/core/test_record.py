@@ -19,8 +19,10 @@ def test_a_record_is_compared_and_hashed_by_its_fields() -> None:
     assert [each.name for each in fields(Point)] == ["x", "tags"]
 
 
-def test_a_record_takes_keywords_only_and_has_no_other_attributes() -> None:
-    with pytest.raises(TypeError):
-        Point(1)  # type: ignore[misc]
+def test_a_record_is_made_by_places_as_by_keywords() -> None:
+    assert Point(1, ("a",)) == Point(x=1, tags=("a",))
+
+
+def test_a_record_has_no_other_attributes() -> None:
     with pytest.raises(AttributeError):
         Point(x=1).y = 2  # type: ignore[attr-defined]

@@ -16,6 +16,8 @@ from deploy.grafana.preview_values import text
         (24_000.0, "si:tok/s", "24 ktok/s"),
         (28_123.0, "short", "28.1k"),
         (0.0, "short", "0"),
+        (1_500.0, "watt", "1.5 kW"),
+        (20.0, "watt", "20 W"),
         (0.9534, "percentunit", "95.3%"),
         (1.0, "percentunit", "100%"),
         (0.0246, "s", "24.6 ms"),

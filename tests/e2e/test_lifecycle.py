@@ -20,6 +20,7 @@ pytestmark = pytest.mark.e2e
 
 PATIENCE_S = 60.0
 MODEL = "emulated-llm"
+BOTH_PLANES = pytest.mark.parametrize("data_plane", ["auto", "asgi"])
 
 
 @pytest.fixture(scope="module")
@@ -91,8 +92,9 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def test_a_drain_turns_readiness_off_serves_on_and_lets_streams_finish(serve: Any) -> None:
-    process, served = serve(drain_delay_s=3.0, drain_s=60.0)
+@BOTH_PLANES
+def test_a_drain_turns_readiness_off_serves_on_and_lets_streams_finish(serve: Any, data_plane: str) -> None:
+    process, served = serve(drain_delay_s=3.0, drain_s=60.0, data_plane=data_plane)
     with served.stream(1500) as response:
         pieces = response.iter_bytes()
         first = next(pieces)
@@ -111,8 +113,9 @@ def test_a_drain_turns_readiness_off_serves_on_and_lets_streams_finish(serve: An
     assert [record.outcome.kind for record in read_decision_log(served.log)] == ["ok", "ok"]
 
 
-def test_a_second_signal_ends_at_once_and_the_stream_is_recorded(serve: Any) -> None:
-    process, served = serve(drain_delay_s=60.0)
+@BOTH_PLANES
+def test_a_second_signal_ends_at_once_and_the_stream_is_recorded(serve: Any, data_plane: str) -> None:
+    process, served = serve(drain_delay_s=60.0, data_plane=data_plane)
     with served.stream(100_000) as response:
         pieces = response.iter_bytes()
         next(pieces)

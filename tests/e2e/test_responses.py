@@ -80,6 +80,21 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def house(folder: Path, *, keys: bool = False, **conversation: Any) -> AsyncIterator[House]:
+    async with houses(folder, 1, keys=keys, **conversation) as (one,):
+        yield one
+
+
+@asynccontextmanager
+async def houses(
+    folder: Path,
+    count: int,
+    *,
+    keys: bool = False,
+    shared: dict[str, Any] | None = None,
+    data_plane: str = "auto",
+    **conversation: Any,
+) -> AsyncIterator[list[House]]:
+    """Gateways before the same workers."""
     async with AsyncExitStack() as stack:
         stops = {name: asyncio.Event() for name in WORKERS}
         bound: dict[str, BoundWorker] = {}
@@ -92,16 +107,24 @@ async def house(folder: Path, *, keys: bool = False, **conversation: Any) -> Asy
             stack.push_async_callback(_end, stops[name], task)
             (bound[name],) = await ready
         hashes = [{"name": name, "sha256": sha256(key.encode()).hexdigest()} for name, key in KEYS.items()]
-        settings = Settings(
-            workers=[{"id": name, "url": worker.url} for name, worker in bound.items()],
-            routing={"policy": "local", "conversation": conversation},
-            auth={"keys": hashes if keys else []},
-            telemetry={"decision_log": str(folder / "decisions.jsonl")},
-        )
-        gateway = await stack.enter_async_context(open_gateway(settings))
-        url = await stack.enter_async_context(_served(gateway))
-        client = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=PATIENCE_S, trust_env=False))
-        yield House(gateway, client, stops, serving)
+        opened = []
+        for number in range(count):
+            log = "decisions.jsonl" if count == 1 else f"decisions-{number}.jsonl"
+            settings = Settings(
+                workers=[{"id": name, "url": worker.url} for name, worker in bound.items()],
+                routing={"policy": "local", "conversation": conversation},
+                auth={"keys": hashes if keys else []},
+                telemetry={"decision_log": str(folder / log), "journal": str(folder / f"journal-{number}.jsonl")},
+                shared=shared or {},
+                server={"data_plane": data_plane},
+            )
+            gateway = await stack.enter_async_context(open_gateway(settings))
+            url = await stack.enter_async_context(_served(gateway))
+            client = await stack.enter_async_context(
+                httpx.AsyncClient(base_url=url, timeout=PATIENCE_S, trust_env=False)
+            )
+            opened.append(House(gateway, client, stops, serving))
+        yield opened
 
 
 async def _end(stop: asyncio.Event, serving: asyncio.Task[None]) -> None:
@@ -111,7 +134,9 @@ async def _end(stop: asyncio.Event, serving: asyncio.Task[None]) -> None:
 
 @asynccontextmanager
 async def _served(gateway: Gateway) -> AsyncIterator[str]:
-    config = uvicorn.Config(gateway.asgi, ws="none", lifespan="off", access_log=False, log_config=None)
+    config = uvicorn.Config(
+        gateway.asgi, http=gateway.http, ws="none", lifespan="off", access_log=False, log_config=None
+    )
     server = _Server(config)
     listener = socket.create_server(("127.0.0.1", 0))
     serving = asyncio.create_task(server.serve(sockets=[listener]))

@@ -22,7 +22,6 @@ import httpx
 import msgspec
 import uvicorn
 
-from gateway.api.asgi import AsgiApp
 from gateway.app import Gateway, open_gateway
 from gateway.core.hashing import hash64, rank_of
 from gateway.core.types import WorkerId
@@ -359,7 +358,7 @@ class Rig:
         opening = open_gateway(settings, instance="gw", transport=self.probing)
         gateway = await self.stack.enter_async_context(opening)
         _be_hasty(gateway.pool, {self.fleet.bound[name].port: limits for name, limits in hasty.items()})
-        url = await self.stack.enter_async_context(_served(gateway.asgi, self.closing))
+        url = await self.stack.enter_async_context(_served(gateway, self.closing))
         return Gate(gateway, url, log, self.fleet, self.fleet.client)
 
     async def is_right(self, reply: Reply, path: str = CHAT) -> None:
@@ -427,8 +426,10 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def _served(app: AsgiApp, closing: Closing) -> AsyncIterator[str]:
-    config = uvicorn.Config(app, http="httptools", ws="none", lifespan="off", access_log=False, log_config=None)
+async def _served(gateway: Gateway, closing: Closing) -> AsyncIterator[str]:
+    config = uvicorn.Config(
+        gateway.asgi, http=gateway.http, ws="none", lifespan="off", access_log=False, log_config=None
+    )
     server = _Server(config)
     listener = socket.create_server(("127.0.0.1", 0))
     closing.add(asyncio.create_task(server.serve(sockets=[listener])))

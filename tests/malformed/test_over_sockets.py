@@ -36,11 +36,10 @@ def worker() -> ReplayWorker:
     return answering()
 
 
-@pytest.fixture
-async def bench(worker: ReplayWorker, tmp_path: Path) -> AsyncIterator[Replay]:
-    async with replay(
-        {"w0": worker}, log=tmp_path / "log", models_page=MODELS_PAGE, server={"max_body_bytes": MAX_BODY_BYTES}
-    ) as opened:
+@pytest.fixture(params=["auto", "asgi"])
+async def bench(worker: ReplayWorker, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Replay]:
+    server = {"max_body_bytes": MAX_BODY_BYTES, "data_plane": request.param}
+    async with replay({"w0": worker}, log=tmp_path / "log", models_page=MODELS_PAGE, server=server) as opened:
         yield opened
 
 

@@ -10,9 +10,8 @@ from typing import Any
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.api.asgi import AsgiApp
 from gateway.app import Gateway, open_gateway
-from gateway.commands.serve import _Server
+from gateway.commands.serve import GatewayServer
 from gateway.core.policy import Policy
 from gateway.core.types import WorkerId
 from gateway.settings import Settings
@@ -155,7 +154,7 @@ async def replay(
         gateway = await stack.enter_async_context(
             open_gateway(settings, transport=probes, policy=policy, instance="gw")
         )
-        yield Replay(gateway, await stack.enter_async_context(_served(gateway.asgi)), log)
+        yield Replay(gateway, await stack.enter_async_context(_served(gateway)), log)
 
 
 def _probed(request: httpx.Request, models_page: bytes) -> httpx.Response:
@@ -170,9 +169,9 @@ async def _listening(worker: ReplayWorker) -> AsyncIterator[Address]:
 
 
 @asynccontextmanager
-async def _served(app: AsgiApp) -> AsyncIterator[Address]:
+async def _served(gateway: Gateway) -> AsyncIterator[Address]:
     """As `tidegate serve` does it, without its ticks."""
-    server = _Server(app, "127.0.0.1", 0, 1, name="gateway")
+    server = GatewayServer(gateway.asgi, "127.0.0.1", 0, 1, name="gateway", http=gateway.http)
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)
     await server.startup()

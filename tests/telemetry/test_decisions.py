@@ -10,6 +10,7 @@ from gateway.telemetry.decisions import DecisionLog, read_decision_log
 from gateway.wire.decision_record import (
     DecisionLogError,
     DecisionRecord,
+    RecordEncoder,
     decode_record,
     decode_records,
     encode_record,
@@ -67,6 +68,14 @@ def append(log: DecisionLog, number: int, routed: Decision | Refusal | None, out
 def test_golden_line_is_read_as_written() -> None:
     assert decode_record(GOLDEN_LINE) == a_record()
     assert encode_record(a_record()) == GOLDEN_LINE
+
+
+def test_a_short_record_after_a_long_one_is_whole() -> None:
+    encoder = RecordEncoder()
+    short = a_record(decision=None, refusal=a_refusal())
+    for record in (short, a_record(), short, a_record()):
+        assert encoder.encode(record) == encode_record(record)
+        assert decode_record(encoder.encode(record)) == record
 
 
 @pytest.mark.parametrize("later", [b'"conversation":null,"turn":null,', b',"response_id":null'])

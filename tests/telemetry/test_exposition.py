@@ -52,6 +52,12 @@ class FakeLoads:
     exchanges, failures, replicas = 40, 2, 3
 
 
+class FakeProcesses:
+    """What the parent of several processes knows of them."""
+
+    answering, restarts, misses = 2, 1, 4
+
+
 @dataclass
 class FakeShared:
     """What `SharedStats` is, seen from a scrape."""
@@ -83,7 +89,13 @@ def all_readers() -> Readers:
     state = FakeState(fleet=fleet, calibration={"llama": 4.1}, burn={("chat", "5m"): 0.5})
     lag = FakeLag(LoopLag(ewma_s=0.001, max_s=0.25))
     return Readers(
-        state=state, pool=FakePool(), decision_log=FakeLog(), loop_lag=lag, shared=FakeShared, loads=FakeLoads()
+        state=state,
+        pool=FakePool(),
+        decision_log=FakeLog(),
+        loop_lag=lag,
+        shared=FakeShared,
+        loads=FakeLoads(),
+        processes=FakeProcesses(),
     )
 
 

@@ -117,3 +117,21 @@ def test_background_drain_runs_until_it_is_stopped(monkeypatch: pytest.MonkeyPat
     background.stop()
     drained.clear()
     assert not any(thread.name == "tidegate-log-writer" for thread in threading.enumerate())
+
+
+def test_a_background_drain_drains_once_more_as_it_stops() -> None:
+    drained = threading.Event()
+    assert BackgroundDrain(drained.set).stop()
+    assert drained.is_set()
+
+
+def test_a_background_drain_that_is_stuck_is_not_waited_for_without_end() -> None:
+    released = threading.Event()
+
+    def wait() -> None:
+        released.wait()
+
+    background = BackgroundDrain(wait)
+    assert not background.stop(0.01)
+    released.set()
+    assert background.stop()

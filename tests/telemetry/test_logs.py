@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 import structlog
 
-from gateway.core.types import OutcomeKind, RefusalKind, RequestId
+from gateway.core.types import Decision, Outcome, OutcomeKind, Refusal, RefusalKind, RequestId
 from gateway.telemetry.decisions import DecisionLog
+from gateway.telemetry.log_stream import LogStream
 from gateway.telemetry.logs import LogFormat, LogLevel, configure_logging, log_finished
 from gateway.telemetry.recorder import Metrics
 from gateway.telemetry.request import RequestTelemetry
+from gateway.telemetry.request_line import finished_fields, level_of
 from tests.telemetry.telemetry_factories import (
     a_decision,
     a_failure,
@@ -39,24 +41,38 @@ def as_before() -> Iterator[None]:
     structlog.reset_defaults()
 
 
+class Written(io.StringIO):
+    """What was written, the lines that wait for the background writer among it."""
+
+    output: LogStream | None = None
+
+    def getvalue(self) -> str:
+        if self.output is not None:
+            self.output.flush()
+        return super().getvalue()
+
+
 @pytest.fixture
-def stream() -> io.StringIO:
-    return io.StringIO()
+def stream() -> Iterator[Written]:
+    written = Written()
+    yield written
+    if written.output is not None:
+        written.output.close()
 
 
-def log_json(stream: io.StringIO, level: LogLevel = LogLevel.INFO) -> None:
-    configure_logging(log_format=LogFormat.JSON, level=level, stream=stream)
+def log_json(stream: Written, level: LogLevel = LogLevel.INFO, process: int | None = None) -> None:
+    stream.output = configure_logging(log_format=LogFormat.JSON, level=level, stream=stream, process=process)
 
 
-def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+def lines(stream: Written) -> list[dict[str, Any]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-def finish(*args: Any) -> None:
-    log_finished(structlog.get_logger().bind(), *args, request_id=RequestId("r-1"), model="llama")
+def finish(*args: Any, request_id: str = "r-1", model: str | None = "llama") -> None:
+    log_finished(structlog.get_logger().bind(), *args, request_id=RequestId(request_id), model=model)
 
 
-def test_an_event_is_one_json_line_with_level_and_time(stream: io.StringIO) -> None:
+def test_an_event_is_one_json_line_with_level_and_time(stream: Written) -> None:
     log_json(stream)
     structlog.get_logger().info("worker.up", worker="decode-0", role="decode")
     (line,) = lines(stream)
@@ -64,7 +80,7 @@ def test_an_event_is_one_json_line_with_level_and_time(stream: io.StringIO) -> N
     assert line == {"event": "worker.up", "level": "info", "worker": "decode-0", "role": "decode"}
 
 
-def test_finished_names_what_was_decided_and_what_came_of_it(stream: io.StringIO) -> None:
+def test_finished_names_what_was_decided_and_what_came_of_it(stream: Written) -> None:
     log_json(stream)
     finish(a_remote_decision(model="llama-70b"), an_outcome())
     (line,) = lines(stream)
@@ -94,7 +110,7 @@ def test_finished_names_what_was_decided_and_what_came_of_it(stream: io.StringIO
     }
 
 
-def test_a_refused_request_says_why(stream: io.StringIO) -> None:
+def test_a_refused_request_says_why(stream: Written) -> None:
     log_json(stream)
     finish(a_refusal(RefusalKind.MODEL_NOT_FOUND), a_failure(OutcomeKind.REFUSED, status=404))
     (line,) = lines(stream)
@@ -111,6 +127,37 @@ def test_a_refused_request_says_why(stream: io.StringIO) -> None:
     }
 
 
+ENDINGS = [
+    (a_decision(), an_outcome()),
+    (a_remote_decision(attempt=2), an_outcome(ttft_s=None, tpot_s=None, attained=False)),
+    (a_remote_decision(), a_failure(OutcomeKind.TIMEOUT)),
+    (a_refusal(), a_failure(OutcomeKind.REFUSED)),
+    (None, a_failure(OutcomeKind.CLIENT_ERROR)),
+]
+
+
+@pytest.mark.parametrize("process", [None, 0, 3])
+@pytest.mark.parametrize(("routed", "outcome"), ENDINGS)
+def test_a_requests_line_is_the_one_that_the_chain_would_write(
+    stream: Written, routed: Decision | Refusal | None, outcome: Outcome, process: int | None
+) -> None:
+    log_json(stream, process=process)
+    finish(routed, outcome)
+    fields = finished_fields(routed, outcome, request_id=RequestId("r-1"), model="llama")
+    structlog.get_logger().log(level_of(outcome), "request.finished", **fields)
+    quick, chained = lines(stream)
+    assert len(quick.pop("timestamp")) == len(chained.pop("timestamp"))
+    assert [*quick.items()] == [*chained.items()]
+
+
+def test_lines_come_in_the_order_of_their_events(stream: Written) -> None:
+    log_json(stream)
+    finish(a_decision(), an_outcome())
+    structlog.get_logger().warning("worker.down")
+    finish(a_decision(), an_outcome())
+    assert [line["event"] for line in lines(stream)] == ["request.finished", "worker.down", "request.finished"]
+
+
 @pytest.mark.parametrize(
     ("kind", "level"),
     [
@@ -121,21 +168,22 @@ def test_a_refused_request_says_why(stream: io.StringIO) -> None:
         (OutcomeKind.UPSTREAM_ERROR, "warning"),
     ],
 )
-def test_a_workers_failure_is_a_warning(stream: io.StringIO, kind: OutcomeKind, level: str) -> None:
+def test_a_workers_failure_is_a_warning(stream: Written, kind: OutcomeKind, level: str) -> None:
     log_json(stream)
     finish(a_decision(), a_failure(kind))
     assert [line["level"] for line in lines(stream)] == [level]
 
 
-def test_levels_below_the_one_set_are_not_written(stream: io.StringIO) -> None:
+def test_levels_below_the_one_set_are_not_written(stream: Written) -> None:
     log_json(stream, LogLevel.WARNING)
     finish(a_decision(), an_outcome())
+    finish(a_refusal(), a_failure(OutcomeKind.REFUSED))
     structlog.get_logger().debug("detail")
     logging.getLogger("uvicorn.error").info("started")
     assert stream.getvalue() == ""
 
 
-def test_libraries_lines_go_through_the_same_chain(stream: io.StringIO) -> None:
+def test_libraries_lines_go_through_the_same_chain(stream: Written) -> None:
     log_json(stream)
     logging.getLogger("uvicorn.error").info("Started server process [%d]", 7)
     logging.getLogger("httpx").warning("refused with Bearer %s", "abcdef")
@@ -145,20 +193,20 @@ def test_libraries_lines_go_through_the_same_chain(stream: io.StringIO) -> None:
     assert second["event"] == "refused with Bearer [redacted]"
 
 
-def test_library_levels_of_their_own_are_rounded_down(stream: io.StringIO) -> None:
+def test_library_levels_of_their_own_are_rounded_down(stream: Written) -> None:
     log_json(stream, LogLevel.DEBUG)
     logging.getLogger("some.library").log(25, "notice")
     assert [line["level"] for line in lines(stream)] == ["info"]
 
 
-def test_access_lines_and_client_calls_are_not_written(stream: io.StringIO) -> None:
+def test_access_lines_and_client_calls_are_not_written(stream: Written) -> None:
     log_json(stream, LogLevel.DEBUG)
     logging.getLogger("uvicorn.access").info('"POST /v1/chat/completions" 200')
     logging.getLogger("httpx").info("HTTP Request: GET http://w/metrics")
     assert stream.getvalue() == ""
 
 
-def test_uvicorns_own_handlers_are_taken_away(stream: io.StringIO) -> None:
+def test_uvicorns_own_handlers_are_taken_away(stream: Written) -> None:
     own = io.StringIO()
     logging.getLogger("uvicorn").addHandler(logging.StreamHandler(own))
     log_json(stream)
@@ -176,7 +224,7 @@ def fail_with(prompt: str) -> None:
 
 
 @pytest.mark.parametrize("log_format", LogFormat)
-def test_tracebacks_show_no_local_variables(stream: io.StringIO, log_format: LogFormat) -> None:
+def test_tracebacks_show_no_local_variables(stream: Written, log_format: LogFormat) -> None:
     configure_logging(log_format=log_format, level=LogLevel.INFO, stream=stream)
     try:
         fail_with(PROMPT)
@@ -187,7 +235,7 @@ def test_tracebacks_show_no_local_variables(stream: io.StringIO, log_format: Log
 
 
 @pytest.mark.parametrize("log_format", LogFormat)
-def test_redaction_is_part_of_the_chain(stream: io.StringIO, log_format: LogFormat) -> None:
+def test_redaction_is_part_of_the_chain(stream: Written, log_format: LogFormat) -> None:
     configure_logging(log_format=log_format, level=LogLevel.INFO, stream=stream)
     structlog.get_logger().info("call", headers={"Authorization": "Bearer abcdef"}, prompt="tell me")
     assert "call" in stream.getvalue()
@@ -195,8 +243,29 @@ def test_redaction_is_part_of_the_chain(stream: io.StringIO, log_format: LogForm
     assert "tell me" not in stream.getvalue()
 
 
-def test_the_console_shows_events_with_their_fields(stream: io.StringIO) -> None:
-    configure_logging(log_format=LogFormat.CONSOLE, level=LogLevel.INFO, stream=stream)
+@pytest.mark.parametrize("log_format", LogFormat)
+@pytest.mark.parametrize("routed", [a_decision(), a_refusal(), None])
+def test_a_requests_line_holds_no_credential_that_a_client_sent_as_a_name(
+    stream: Written, log_format: LogFormat, routed: Decision | Refusal | None
+) -> None:
+    stream.output = configure_logging(log_format=log_format, level=LogLevel.INFO, stream=stream)
+    finish(routed, an_outcome(), model="sk-abcdef0123456789")
+    finish(routed, an_outcome(), request_id="Bearer abcdef0123456789")
+    assert stream.getvalue().count("request.finished") == 2
+    assert stream.getvalue().count("[redacted]") == 2
+    assert "abcdef" not in stream.getvalue()
+
+
+@pytest.mark.parametrize("named", ["model", "decode_worker", "prefill_worker"])
+def test_a_requests_line_holds_no_credential_of_a_decision(stream: Written, named: str) -> None:
+    log_json(stream)
+    finish(a_remote_decision(**{named: "http://user:abcdef@host:8000"}), an_outcome())
+    (line,) = lines(stream)
+    assert line["served_model" if named == "model" else named] == "http://[redacted]@host:8000"
+
+
+def test_the_console_shows_events_with_their_fields(stream: Written) -> None:
+    stream.output = configure_logging(log_format=LogFormat.CONSOLE, level=LogLevel.INFO, stream=stream)
     finish(a_decision(), an_outcome())
     (line,) = stream.getvalue().splitlines()
     assert "request.finished" in line
@@ -204,13 +273,14 @@ def test_the_console_shows_events_with_their_fields(stream: io.StringIO) -> None
     assert "ttft_s=0.5" in line
 
 
-def test_text_that_is_not_unicode_is_logged_all_the_same(stream: io.StringIO) -> None:
+def test_text_that_is_not_unicode_is_logged_all_the_same(stream: Written) -> None:
     log_json(stream)
     structlog.get_logger().info("file.unreadable", name="a\udcffb")
-    assert [line["name"] for line in lines(stream)] == ["a\udcffb"]
+    finish(a_decision(), an_outcome(), model="a\udcffb")
+    assert [line.get("name", line.get("model")) for line in lines(stream)] == ["a\udcffb"] * 2
 
 
-def test_one_call_tells_metrics_decision_log_and_log_the_same(stream: io.StringIO) -> None:
+def test_one_call_tells_metrics_decision_log_and_log_the_same(stream: Written) -> None:
     log_json(stream)
     metrics, decisions = Metrics(), DecisionLog(None)
     telemetry = RequestTelemetry(metrics=metrics, decisions=decisions, logger=structlog.get_logger().bind())

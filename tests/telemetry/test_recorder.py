@@ -4,6 +4,7 @@ import pytest
 
 from gateway.core import slo as core_slo
 from gateway.core.types import Outcome, OutcomeKind, Path, RefusalKind, SloTarget, WorkerId
+from gateway.telemetry import recorder
 from gateway.telemetry.labels import MissedBound, UpstreamErrorKind
 from gateway.telemetry.recorder import Metrics, missed_bound
 from gateway.telemetry.state import Readers
@@ -56,6 +57,35 @@ def test_what_was_not_measured_is_not_observed() -> None:
         assert shown[f"tidegate_{name}"].samples == []
     assert value(shown, "decision_seconds_count") == 0
     assert value(shown, "actual_cached_ratio_count") == 0
+
+
+def test_requests_alike_may_differ_in_what_was_measured() -> None:
+    metrics = Metrics()
+    whole = an_outcome(ttft_s=None, tpot_s=None, input_tokens=None, cached_tokens=None, output_tokens=None)
+    for outcome in (whole, an_outcome(), whole, an_outcome()):
+        metrics.record(a_decision(), outcome, model_label="llama")
+    shown = scrape(metrics)
+    assert value(shown, "request_duration_seconds_count", model="llama", outcome="ok") == 4
+    assert value(shown, "ttft_seconds_count", model="llama", path="local") == 2
+    assert value(shown, "tpot_seconds_count", model="llama", path="local") == 2
+    assert value(shown, "tokens_total", model="llama", type="cached") == 500
+
+
+def test_requests_are_told_apart_by_every_label(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "MOST_KEPT", 3)
+    metrics = Metrics()
+    for _ in range(3):
+        for decision in (a_decision(), a_remote_decision(), a_decision(model="llama-70b")):
+            for kind in OutcomeKind:
+                for label in ("llama", "alias"):
+                    metrics.record(decision, an_outcome(kind=kind), model_label=label)
+    shown = scrape(metrics)
+    for kind in OutcomeKind:
+        for label in ("llama", "alias"):
+            for served, path in (("llama", "local"), ("llama", "remote"), ("llama-70b", "local")):
+                labels = {"model": label, "served_model": served, "path": path, "outcome": kind}
+                assert value(shown, "requests_total", **labels) == 3
+    assert value(shown, "path_total", path="remote", reason="long_effective_isl") == 3 * len(OutcomeKind) * 2
 
 
 def test_tokens_are_summed_by_type() -> None:
@@ -182,6 +212,16 @@ def test_handles_update_their_model() -> None:
     assert value(shown, "inflight_requests", model="llama") == 1
 
 
+def test_models_past_the_cap_share_a_gauge() -> None:
+    metrics = Metrics(model_cap=1)
+    for name in ("a", "b", "c", "b", "a"):
+        metrics.inflight(name).inc()
+    metrics.inflight("c").dec()
+    shown = scrape(metrics)
+    assert value(shown, "inflight_requests", model="a") == 2
+    assert value(shown, "inflight_requests", model="other") == 2
+
+
 def test_a_class_that_a_reload_brings_starts_at_zero_and_one_that_it_takes_keeps_its_counts() -> None:
     metrics = Metrics()
     metrics.record(a_decision(), an_outcome(), model_label="llama")
@@ -231,6 +271,10 @@ def test_series_of_a_worker_that_left_are_dropped_and_begin_anew() -> None:
     shown = scrape(metrics, Readers(state=state))
     assert value(shown, "upstream_errors_total", worker="decode-0", kind="timeout") == 0
     assert value(shown, "upstream_errors_total", worker="decode-1", kind="timeout") == 1
+    metrics.record(a_decision(decode_worker=WorkerId("decode-0")), an_outcome(), model_label="llama")
+    shown = scrape(metrics, Readers(state=state))
+    assert value(shown, "worker_selected_total", worker="decode-0", role="decode", policy="isl") == 1
+    assert value(shown, "worker_selected_total", worker="decode-1", role="decode", policy="isl") == 1
 
 
 def test_slo_counts_what_was_judged() -> None:

@@ -174,12 +174,14 @@ class Leg:
         assert not self.head_seen
         self.head_seen = True
         self._listener.on_head(status, SSE_HEAD if headers is None else headers)
+        self._lull()
         return self
 
     def send(self, *pieces: bytes) -> "Leg":
         for piece in pieces:
             assert not self.over
             self._listener.on_body(piece)
+            self._lull()
         return self
 
     def end(self) -> None:
@@ -191,6 +193,11 @@ class Leg:
         assert not self.over
         self.over = True
         self._listener.on_error(upstream_error(self.origin, kind, head_seen=self.head_seen))
+
+    def _lull(self) -> None:
+        """Every call here is a read of its own."""
+        if not self.over:
+            self._listener.on_lull()
 
     def answer(self, status: int, body: bytes, headers: Headers | None = None) -> None:
         """A whole answer at once."""
@@ -231,6 +238,8 @@ class RecordingSink:
         self.status: int | None = None
         self.headers: Headers = []
         self.body = b""
+        self.flushed = b""
+        """Of the body, what need not wait for more."""
         self.finished = False
         self.broken = False
 
@@ -259,9 +268,15 @@ class RecordingSink:
         assert not self.ended, "a body after its end"
         self.body += data
 
+    def flush(self) -> None:
+        assert self.status is not None, "nothing to flush"
+        assert not self.ended
+        self.flushed = self.body
+
     def finish(self) -> None:
         assert self.status is not None
         assert not self.ended
+        self.flushed = self.body
         self.finished = True
 
     def break_off(self) -> None:

@@ -83,6 +83,7 @@ class Recorder:
         self.finished = asyncio.Event()
         self.told = asyncio.Event()
         self.calls = 0
+        self.lulls = 0
         self.hooks: dict[str, Callable[[], object]] = {}
 
     @property
@@ -105,6 +106,11 @@ class Recorder:
         assert data
         self.reads.append(data)
         self._called("body")
+
+    def on_lull(self) -> None:
+        assert self.status is not None
+        assert not self.ended
+        self.lulls += 1
 
     def on_end(self) -> None:
         self.ended = True

@@ -177,6 +177,10 @@ class ConversationBook:
             known.end = end
             self._remember(known, end)
 
+    def found_by(self, conversation: Conversation, end: int) -> None:
+        """Whoever goes on from this end of its history goes on with it."""
+        self._remember(conversation, end)
+
     def resume(self, conversation: Conversation) -> None:
         """It goes on where it lived: what was given up there is there still."""
         if conversation.is_cold:

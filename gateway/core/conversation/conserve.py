@@ -51,7 +51,7 @@ class Conserve:
         return is_there and self._missing(home, self._rules.promised_tokens(isl_tokens, is_new=False), ask.now_s) <= 0
 
     def _go_on(self, ask: Ask, home: WorkerView) -> Chosen:
-        decode = Pick(view=home, ranked=[_candidate(home, "home", 1.0)], pinned=True)
+        decode = Pick(home, [_candidate(home, "home", 1.0)], pinned=True)
         new_tokens = ask.estimate.isl_tokens - home.hit_tokens
         choice = PathChoice(
             path=Path.LOCAL,
@@ -70,7 +70,7 @@ class Conserve:
         ranked = sorted(open_to, key=lambda view: self._fullness(view, turn, ask.now_s))
         home = ranked[0]
         shown = [_candidate(view, "room", self._room(view, ask.now_s)) for view in ranked[:MAX_CANDIDATES]]
-        decode = Pick(view=home, ranked=shown)
+        decode = Pick(home, shown)
         prefill = self._prefiller(ask, look, home)
         choice = (
             self._forced(ask, home, prefill)
@@ -84,13 +84,8 @@ class Conserve:
         return self._chosen(ask, choice, prefill, decode)
 
     def _chosen(self, ask: Ask, choice: PathChoice, prefill: Pick | None, decode: Pick) -> Chosen:
-        return Chosen(
-            features=features_of(ask.estimate, prefill, decode),
-            choice=choice,
-            outlook=self._around.outlook(ask, choice.path, prefill, decode),
-            prefill=prefill,
-            decode=decode,
-        )
+        outlook = self._around.outlook(ask, choice.path, prefill, decode)
+        return Chosen(features_of(ask.estimate, prefill, decode), choice, outlook, prefill, decode)
 
     def _forced(self, ask: Ask, home: WorkerView, prefill: Pick | None) -> PathChoice | None:
         forced = self._around.forced(ask, home, has_prefiller=prefill is not None, decode_ejected=False)
@@ -149,7 +144,7 @@ class Conserve:
         done = sorted(((self._done(ask, view), view) for view in views), key=lambda pair: pair[0])
         soonest, best = done[0]
         ranked = [_candidate(view, "done_first", soonest / at if at else 1.0) for at, view in done[:MAX_CANDIDATES]]
-        return Pick(view=best, ranked=ranked)
+        return Pick(best, ranked)
 
     def _done(self, ask: Ask, view: WorkerView) -> float:
         """When a worker would be done with it: in seconds where prices are known, else in tokens."""
@@ -171,4 +166,4 @@ class Conserve:
 
 
 def _candidate(view: WorkerView, name: str, score: float) -> Candidate:
-    return Candidate(worker_id=view.worker_id, scores=((name, score),), total=score)
+    return Candidate(view.worker_id, ((name, score),), score)

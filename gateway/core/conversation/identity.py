@@ -55,13 +55,13 @@ def identify(facts: ConversationFacts, known: Known) -> Identity | None:
     if facts.response_id is not None and (turns or key is not None):
         answered = known.tips.get(response_end(facts.response_id, facts.tenant))
         if answered is not None:
-            return Identity(conversation_id=answered, label_key=key, is_first=False)
+            return Identity(answered, key, is_first=False)
     if key is None:
         return _by_history(facts, known.tips, is_first=is_first) if turns else None
     own = ConversationId(mix64(key ^ (turns[0] if turns else 0)))
     if not is_first and not known.knows(own):
         own = known.labels.get(key, own)
-    return Identity(conversation_id=own, label_key=key, is_first=is_first)
+    return Identity(own, key, is_first)
 
 
 def tip_of(facts: ConversationFacts) -> int | None:
@@ -99,6 +99,6 @@ def _by_history(facts: ConversationFacts, tips: Mapping[int, ConversationId], *,
         for turn in reversed(turns):
             known = tips.get(turn ^ facts.tenant)
             if known is not None:
-                return Identity(conversation_id=known, label_key=None, is_first=False)
+                return Identity(known, None, is_first=False)
     own = turns[0] if len(turns) == 1 else turns[-2]
-    return Identity(conversation_id=ConversationId(mix64(facts.tenant ^ own)), label_key=None, is_first=is_first)
+    return Identity(ConversationId(mix64(facts.tenant ^ own)), None, is_first)

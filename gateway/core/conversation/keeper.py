@@ -12,7 +12,7 @@ from gateway.core.conversation.identity import ends_of, response_end, tip_of
 from gateway.core.conversation.responses import ResponseHomes
 from gateway.core.conversation.rules import ConversationRules, Mode
 from gateway.core.conversation.turn import Turn, turn_of
-from gateway.core.events import ConversationClosed, ConversationTold, KvPinned
+from gateway.core.events import ConversationClosed, ConversationTold, KvPinned, ResponseTold
 from gateway.core.fleet_state import FleetState
 from gateway.core.ledger import Reservation
 from gateway.core.types import Decision, Outcome, OutcomeKind, Path, RequestFacts, WorkerId
@@ -63,7 +63,7 @@ class ConversationKeeper:
         if self._rules.presumes_over:
             self.book.presume_over(now_s - min(self._rules.tool_wait_s, self.book.pauses.usual_s()))
 
-    def heard(self, event: ConversationTold | ConversationClosed | KvPinned) -> None:
+    def heard(self, event: ConversationTold | ConversationClosed | ResponseTold | KvPinned) -> None:
         """What other replicas know."""
         book = self.book
         match event:
@@ -83,6 +83,8 @@ class ConversationKeeper:
                 # A turn that is under way here has gone on with it.
                 if known is not None and not known.under_way:
                     book.forget(known)
+            case ResponseTold():
+                self._told_of_response(event)
             case KvPinned():
                 book.elsewhere.told(dict(event.tokens), book.held_tokens, event.until_s)
 
@@ -134,6 +136,14 @@ class ConversationKeeper:
         # One that left while it answered has taken the answer with it.
         if worker_id in self._fleet:
             self.responses.made(response_end(response_id, tenant), worker_id)
+
+    def _told_of_response(self, event: ResponseTold) -> None:
+        if event.worker_id not in self._fleet:
+            return
+        self.responses.told(event.end, event.worker_id)
+        known = None if event.conversation_id is None else self.book.get(event.conversation_id)
+        if known is not None:
+            self.book.found_by(known, event.end)
 
     def _relieve(self, worker_id: WorkerId, now_s: float) -> None:
         """Give up idle conversations where those of a worker have outgrown its KV cache: they go on elsewhere."""

@@ -4,9 +4,11 @@ The rule of this module: bounded, and no guesses. It knows where a response was 
 is kept whatever conversations are held by, for the history of a kept response is nowhere else.
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 
 from gateway.core.types import WorkerId
+
+MAX_NEW = 1000
 
 
 class ResponseHomes:
@@ -14,9 +16,14 @@ class ResponseHomes:
 
     Args:
         capacity: how many are remembered.
+
+    Attributes:
+        new: those that were made here since somebody emptied this, to tell other replicas; nobody need, so it has a
+            bound.
     """
 
     def __init__(self, capacity: int) -> None:
+        self.new: deque[int] = deque(maxlen=MAX_NEW)
         self._capacity = capacity
         self._homes: OrderedDict[int, WorkerId] = OrderedDict()
         """By `identity.response_end`, from the one used longest ago."""
@@ -41,6 +48,11 @@ class ResponseHomes:
 
     def made(self, end: int, worker_id: WorkerId) -> None:
         """A worker keeps a response from now on."""
+        self.told(end, worker_id)
+        self.new.append(end)
+
+    def told(self, end: int, worker_id: WorkerId) -> None:
+        """A worker keeps a response that another replica has seen it make."""
         self._drop(end)
         self._homes[end] = worker_id
         self._kept.setdefault(worker_id, set()).add(end)

@@ -74,4 +74,4 @@ def turn_of(facts: RequestFacts, rules: ConversationRules, book: ConversationBoo
     # The first words alone do not tell one conversation from another.
     is_anyones = identity.is_first and identity.label_key is None
     known = None if is_anyones else book.get(identity.conversation_id)
-    return Turn(identity=identity, known=known, mode=mode, is_kept=is_kept)
+    return Turn(identity, known, mode, is_kept)

@@ -17,6 +17,7 @@ import math
 from dataclasses import dataclass, fields
 
 from gateway.core.path.base import PolicyError
+from gateway.core.record import record
 from gateway.core.types import Outlook, SloTarget
 
 UNBOUND_TTFT_S = 2.0
@@ -66,7 +67,7 @@ class PriceWeights:
             raise PolicyError("the widths must be above 0")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Load:
     """A decode worker with the request that it might get, whatever the path."""
 

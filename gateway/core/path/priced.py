@@ -14,6 +14,7 @@ from gateway.core.forecast import Forecast, PrefillLeg
 from gateway.core.path.base import PathPolicy, PathQuestion
 from gateway.core.path.price import Load, PriceWeights, price
 from gateway.core.placement import MAX_CANDIDATES
+from gateway.core.record import record
 from gateway.core.types import (
     Candidate,
     Features,
@@ -27,7 +28,7 @@ from gateway.core.types import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RouteQuestion:
     """One request, and all the workers that could serve it; each view says what is cached there."""
 
@@ -44,7 +45,7 @@ class RouteQuestion:
     """Whether a conversation begins with it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Route:
     """One way to serve a request."""
 
@@ -129,7 +130,7 @@ def routes(question: RouteQuestion, weights: PriceWeights) -> list[Route]:
             )
             if known.last_path not in (None, path):
                 cost += weights.hysteresis
-            found.append(Route(path=path, prefill=prefill, decode=view, outlook=outlook, price=cost))
+            found.append(Route(path, prefill, view, outlook, cost))
     return found
 
 
@@ -150,11 +151,14 @@ def candidates_of(compared: Sequence[Route]) -> list[Candidate]:
     by_worker: dict[WorkerId, list[Route]] = {}
     for route in compared:
         by_worker.setdefault(route.decode.worker_id, []).append(route)
-    found = []
-    for worker_id, own in by_worker.items():
-        scores = tuple((str(route.path), 1.0 / (1.0 + route.price)) for route in own)
-        found.append(Candidate(worker_id=worker_id, scores=scores, total=max(score for _, score in scores)))
-    return sorted(found, key=lambda one: one.total, reverse=True)[:MAX_CANDIDATES]
+    best = sorted(by_worker.values(), key=_least_price)[:MAX_CANDIDATES]
+    return [_candidate(own) for own in best]
+
+
+def _candidate(own: Sequence[Route]) -> Candidate:
+    """The routes by one decode worker."""
+    scores = tuple([(str(route.path), 1.0 / (1.0 + route.price)) for route in own])
+    return Candidate(own[0].decode.worker_id, scores, max(score for _, score in scores))
 
 
 def _best_prefill(question: RouteQuestion, weights: PriceWeights) -> tuple[WorkerView, PrefillLeg] | None:
@@ -168,13 +172,17 @@ def _load(question: RouteQuestion, view: WorkerView) -> Load:
     capacity = view.kv_capacity_tokens
     needed = view.kv_tokens + question.isl_tokens + question.osl_tokens
     return Load(
-        batch=view.inflight_requests,
-        resident=view.resident_requests,
-        osl_tokens=question.osl_tokens,
-        mean_osl_tokens=question.forecast.mean_osl_tokens,
-        kv_after_ratio=needed / capacity if capacity else None,
+        view.inflight_requests,
+        view.resident_requests,
+        question.osl_tokens,
+        question.forecast.mean_osl_tokens,
+        needed / capacity if capacity else None,
     )
 
 
 def _by_price(route: Route) -> float:
     return route.price
+
+
+def _least_price(own: Sequence[Route]) -> float:
+    return min(route.price for route in own)

@@ -25,6 +25,8 @@ class Op(StrEnum):
     PUT = "put"
     MOVE = "move"
     CLOSE = "close"
+    MADE = "made"
+    FIND = "find"
 
 
 @record
@@ -33,15 +35,23 @@ class Step:
 
     op: Op
     conversation: ConversationId
+    """Or of a response the `identity.response_end`, which is a hash of the same kind."""
     seen_s: float
     worker_id: WorkerId = _NO_WORKER
     kv_tokens: int = 0
     turns: int = 0
     from_worker: WorkerId = _NO_WORKER
+    part_of: ConversationId | None = None
 
     def pin(self) -> Pin:
         """The pin as it was sent."""
-        return Pin(worker_id=self.worker_id, kv_tokens=self.kv_tokens, turns=self.turns, last_seen_s=self.seen_s)
+        return Pin(
+            worker_id=self.worker_id,
+            kv_tokens=self.kv_tokens,
+            turns=self.turns,
+            last_seen_s=self.seen_s,
+            part_of=self.part_of,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +75,14 @@ def step_of(op: Op, conversation: ConversationId, pin: Pin, from_worker: WorkerI
         kv_tokens=pin.kv_tokens,
         turns=pin.turns,
         from_worker=from_worker,
+        part_of=pin.part_of,
     )
 
 
 def arguments(
     steps: Sequence[Step], *, workers: Sequence[WorkerId] | None, now_s: float
 ) -> Iterator[bytes | str | int]:
-    """The script's arguments from the fifth on; `workers` None asks for the sums of all."""
+    """The script's arguments from the seventh on; `workers` None asks for the sums of all."""
     yield _ALL_WORKERS if workers is None else len(workers)
     yield from workers or ()
     for step in steps:
@@ -81,7 +92,7 @@ def arguments(
         yield max(0, step.kv_tokens)
         yield max(0, step.turns)
         yield max(0, round((now_s - step.seen_s) * 1e3))
-        yield step.from_worker
+        yield step.from_worker if step.part_of is None else written(step.part_of)
 
 
 def reply_of(raw: list[Any], now_s: float) -> Reply:
@@ -113,10 +124,13 @@ def read(digits: bytes) -> ConversationId:
     return ConversationId(int(digits, 16))
 
 
-def _pin(worker: bytes, kv_tokens: bytes | int, turns: bytes | int, idle_ms: int, *, now_s: float) -> Pin:
+def _pin(
+    worker: bytes, kv_tokens: bytes | int, turns: bytes | int, idle_ms: int, part_of: bytes = b"", *, now_s: float
+) -> Pin:
     return Pin(
         worker_id=WorkerId(worker.decode()),
         kv_tokens=int(kv_tokens),
         turns=int(turns),
         last_seen_s=now_s - idle_ms / 1e3,
+        part_of=read(part_of) if part_of else None,
     )

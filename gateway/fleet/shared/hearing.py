@@ -6,7 +6,7 @@ are no news.
 
 from collections.abc import Callable, Mapping
 
-from gateway.core.conversation.book import Conversation
+from gateway.core.conversation.book import Conversation, ConversationBook
 from gateway.core.conversation.identity import ConversationId
 from gateway.core.conversation.rules import ConversationRules, Mode
 from gateway.core.conversation.shared_key import end_of, key_of
@@ -44,7 +44,7 @@ class Hearing:
 
     def moved(self, key: ConversationId, pin: Pin | None) -> None:
         """Another replica has moved a conversation, or has closed its key."""
-        known = self._known_by(key)
+        known = known_by(self._router.conversations.book, key)
         if known is None:
             return
         now_s = self._clock()
@@ -71,12 +71,13 @@ class Hearing:
             pinned = tuple(sorted(tokens.items()))
             self._observe(KvPinned(at_s=now_s, until_s=now_s + self._believed_s, tokens=pinned))
 
-    def _known_by(self, key: ConversationId) -> Conversation | None:
-        book = self._router.conversations.book
-        found = book.get(key)
-        if found is None and (own := book.tips.get(end_of(key))) is not None:
-            found = book.get(own)
-        return found if found is not None and key_of(found) == key else None
+
+def known_by(book: ConversationBook, key: ConversationId) -> Conversation | None:
+    """The conversation that has this key now; None where none that is known here has."""
+    found = book.get(key)
+    if found is None and (own := book.tips.get(end_of(key))) is not None:
+        found = book.get(own)
+    return found if found is not None and key_of(found) == key else None
 
 
 def pin_of(conversation: Conversation) -> Pin:

@@ -102,6 +102,7 @@ def _options(settings: Settings) -> SharedOptions:
         deadline_s=chosen.deadline_s,
         # Of the start: all replicas need the same, and a reload reaches one after the other.
         idle_ttl_s=settings.routing.conversation.idle_ttl_s,
+        max_responses=settings.routing.conversation.capacity,
         retry_s=chosen.retry_s,
         refresh_s=chosen.refresh_s,
         flush_s=chosen.flush_s,

@@ -18,9 +18,12 @@ from gateway.core.types import WorkerId
 from gateway.fleet.shared.pins import SharedOptions
 from gateway.fleet.shared.stats import LoadStats
 
-BELIEVED_INTERVALS = 5
+BELIEVED_INTERVALS = 10
 """So many answers may be missing before the last one is believed no longer."""
-GONE_INTERVALS = 20
+LEAST_S_PER_REPLICA = 0.00025
+"""The interval is this long for each replica where that is more than `load_s`: the server has no more calls than 4,000
+a second, however many they are."""
+GONE_INTERVALS = 40
 """A replica that has been silent for so long counts as gone, and has nothing in flight; no call may take longer."""
 LEAST_PAUSE_SHARE = 0.25
 """Of an interval: a server that is slow is not asked without a pause."""
@@ -39,23 +42,26 @@ class LoadAnswer:
     """Of the call, to be said with the next one; None: nothing was taken, and everything is to be told."""
     replicas: int
     """Those that have called of late, this one among them."""
-    sums: Sequence[WorkerLoad]
-    """Over all replicas, of each worker where that has changed since the call whose number was said."""
+    others: Sequence[WorkerLoad]
+    """Sums over all other replicas, of each worker where that has changed since the call whose number was said."""
 
 
 class LoadServer(Protocol):
-    """Who adds them up; whatever goes wrong is raised."""
+    """Who passes them on; whatever goes wrong is raised."""
 
     async def open(self) -> None:
         """Connect anew."""
 
-    async def exchange(self, epoch: str, number: int, changed: Sequence[WorkerLoad]) -> LoadAnswer:
+    async def exchange(
+        self, epoch: str, number: int, changed: Sequence[WorkerLoad], *, gone_after_s: float
+    ) -> LoadAnswer:
         """Tell what has changed since the last call, and hear what has.
 
         Args:
             epoch: as last told.
             number: of the last call; 0: `changed` is all there is, and all sums are wanted.
             changed: loads at workers; all zeros where none is left.
+            gone_after_s: without another call this replica counts as gone then.
         """
 
     async def close(self) -> None:
@@ -66,11 +72,11 @@ class SharedLoads:
     """One replica's side.
 
     Args:
-        server: who adds up.
+        server: who passes them on.
         options: how often, and how patiently; `load_s` must be set.
         clock: seconds; the core's clock.
         loads: what this replica has in flight, of each worker where it has anything.
-        heard: what the others have; told about once in `load_s`.
+        heard: what the others have; told about once in an interval.
     """
 
     def __init__(
@@ -84,7 +90,7 @@ class SharedLoads:
     ) -> None:
         assert options.load_s is not None
         self._server = server
-        self._interval_s = options.load_s
+        self._load_s = self._interval_s = options.load_s
         self._retry_s = options.retry_s
         self._clock = clock
         self._loads = loads
@@ -140,23 +146,28 @@ class SharedLoads:
     async def _exchange(self) -> None:
         began_s = self._clock()
         own = {load.worker_id: load for load in self._loads()}
-        answer = await self._server.exchange(self._epoch, self._number, _changed(self._told, own))
+        answer = await self._call(_changed(self._told, own))
         if answer.number is None:
             self._begin_anew(answer.epoch)
             own = {load.worker_id: load for load in self._loads()}
-            answer = await self._server.exchange(self._epoch, self._number, [*own.values()])
+            answer = await self._call([*own.values()])
         if answer.number is None:
             raise ConnectionError("the server does not keep what it is told")
-        is_whole, self._number, self._told = self._number == 0, answer.number, own
+        is_whole, self._epoch, self._number, self._told = self._number == 0, answer.epoch, answer.number, own
         self.stats.exchange(answer.replicas)
+        self._interval_s = max(self._load_s, LEAST_S_PER_REPLICA * answer.replicas)
         self._tell(
             LoadsElsewhere(
                 at_s=self._clock(),
                 until_s=began_s + BELIEVED_INTERVALS * self._interval_s,
-                loads=tuple(load.less(own.get(load.worker_id)) for load in answer.sums),
+                loads=tuple(answer.others),
                 is_whole=is_whole,
             )
         )
+
+    async def _call(self, changed: Sequence[WorkerLoad]) -> LoadAnswer:
+        gone_after_s = GONE_INTERVALS * self._interval_s
+        return await self._server.exchange(self._epoch, self._number, changed, gone_after_s=gone_after_s)
 
     def _tell(self, event: LoadsElsewhere) -> None:
         try:

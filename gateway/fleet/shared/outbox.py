@@ -41,6 +41,10 @@ class Outbox:
         """A conversation has ended that was seen then."""
         self._add(Step(op=Op.CLOSE, conversation=conversation, seen_s=seen_s))
 
+    def made(self, end: int, pin: Pin) -> None:
+        """A response that a worker keeps."""
+        self._add(step_of(Op.MADE, ConversationId(end), pin))
+
     def reopen(self, conversation: ConversationId) -> None:
         """A conversation goes on: forget that it should be closed."""
         step = self._changes.get(conversation)
@@ -61,9 +65,9 @@ class Outbox:
         return taken + _take(self._backlog, count - len(taken))
 
     def put_back(self, steps: Iterable[Step]) -> None:
-        """Take back the closes among steps that were lost; states will come again with the snapshot."""
+        """Take back what does not come again with the snapshot of steps that were lost."""
         for step in steps:
-            if step.op is Op.CLOSE and step.conversation not in self._changes:
+            if step.op in (Op.CLOSE, Op.MADE) and step.conversation not in self._changes:
                 self._add(step)
 
     def _add(self, step: Step) -> None:

@@ -25,6 +25,9 @@ class Pin:
     turns: int
     last_seen_s: float
     """When a turn of it was last under way, on this replica's clock."""
+    part_of: ConversationId | None = None
+    """Of a response, for which all of this is as it was when a worker had made it: the key of its conversation; None
+    where no book is kept of that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +43,7 @@ class Claim:
 
 
 class SharedState(Protocol):
-    """Pins that all replicas share. Nothing here raises, save that an awaiting caller may be cancelled."""
+    """Pins and responses that all replicas share. Nothing here raises, save that whoever waits may be cancelled."""
 
     async def claim(
         self, conversation: ConversationId, proposed: Pin, *, workers: Sequence[WorkerId] = ()
@@ -75,6 +78,12 @@ class SharedState(Protocol):
             seen_s: when a turn of it was last under way; unset is now.
         """
 
+    def made(self, end: int, pin: Pin) -> None:
+        """Tell the others, soon, of a response that a worker keeps, given by its `identity.response_end`."""
+
+    async def find(self, end: int) -> Pin | None:
+        """Ask which worker keeps a response that this replica does not know; None where nobody knows."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedOptions:
@@ -94,13 +103,17 @@ class SharedOptions:
     """No caller waits longer."""
     idle_ttl_s: float = 600.0
     """A pin that no turn has touched for so long is gone."""
+    response_ttl_s: float = 86_400.0
+    """So long a response is remembered."""
+    max_responses: int = 100_000
+    """So many of them, of all replicas together; beyond it the oldest are forgotten."""
     retry_s: float = 1.0
     """Between two tries to get back to a server that was lost."""
     refresh_s: float = 1.0
     """Between two reads of all workers' occupancy."""
     flush_s: float = 0.05
     """How long a touch or a close waits for others to go with it."""
-    load_s: float | None = 0.05
+    load_s: float | None = 0.025
     """Between two times that loads are told and heard; None: they are not."""
     batch_steps: int = 64
     """Steps in one call of the script; the server does nothing else meanwhile."""
@@ -111,5 +124,6 @@ class SharedOptions:
         if not self.prefix or set(self.prefix) & set("{}"):
             raise ValueError("prefix must be some text without braces")
         seconds = (self.deadline_s, self.idle_ttl_s, self.retry_s, self.refresh_s, self.flush_s, self.load_s or 1.0)
-        if min(seconds) <= 0 or self.load_s == 0 or min(self.batch_steps, self.max_queued) < 1:
+        bounds = (self.batch_steps, self.max_queued, self.max_responses)
+        if min(*seconds, self.response_ttl_s) <= 0 or self.load_s == 0 or min(bounds) < 1:
             raise ValueError("times and bounds must be positive")

@@ -1,9 +1,9 @@
 """The Redis or Valkey server, as the shared state sees it.
 
 The rule of this module: whatever goes wrong is raised, and the caller bounds the time. One script is all that it runs
-there. It touches three keys, given to it as such, with the hash tag `{prefix}`: so they are in one slot, and in a
+there. It touches five keys, given to it as such, with the hash tag `{prefix}`: so they are in one slot, and in a
 Cluster the node that has this slot does all the work. A call with one step takes it about 100 µs and each further step
-20, a pin about 240 bytes. Needs Redis 5 or any Valkey.
+20, a made response 50; a pin is about 240 bytes and a response 270. Needs Redis 5 or any Valkey.
 """
 
 import secrets
@@ -44,7 +44,7 @@ class RedisServer:
         self._options = options
         self._clock = clock
         slot = f"{{{options.prefix}}}"
-        self._keys = [f"{slot}:pins", f"{slot}:seen", f"{slot}:sums"]
+        self._keys = [f"{slot}:{name}" for name in ("pins", "seen", "sums", "responses", "made")]
         self._channel = f"{slot}:moved"
         self._caller = secrets.token_hex(8)
         # It connects when it is first used, which this one never is: it finds out whether the URL can be used.
@@ -70,9 +70,11 @@ class RedisServer:
             workers: whose occupancy to read; None reads that of all.
             sweep: how many expired pins to remove at most.
         """
-        settings = (round(self._options.idle_ttl_s * 1e3), sweep, self._channel, self._caller)
+        options = self._options
+        settings = (round(options.idle_ttl_s * 1e3), sweep, self._channel, self._caller)
+        kept = (round(options.response_ttl_s * 1e3), options.max_responses)
         raw: Any = await self._script(
-            keys=self._keys, args=[*settings, *arguments(steps, workers=workers, now_s=self._clock())]
+            keys=self._keys, args=[*settings, *kept, *arguments(steps, workers=workers, now_s=self._clock())]
         )
         return reply_of(raw, self._clock())
 

@@ -9,16 +9,17 @@ from collections.abc import Awaitable, Callable
 
 from gateway.core.conversation.book import Conversation
 from gateway.core.conversation.facts import ConversationFacts
-from gateway.core.conversation.identity import ConversationId
+from gateway.core.conversation.identity import ConversationId, response_end
 from gateway.core.conversation.rules import Mode
 from gateway.core.conversation.shared_key import end_asked, key_asked, key_of, key_of_beginning
 from gateway.core.conversation.turn import Turn
-from gateway.core.events import ConversationTold, Event
+from gateway.core.events import ConversationTold, Event, ResponseTold
 from gateway.core.hashing import rendezvous
 from gateway.core.pools import Pools
 from gateway.core.record import record
 from gateway.core.router import Router
 from gateway.core.types import Decision, RequestFacts, Role, WorkerId
+from gateway.fleet.shared.hearing import known_by
 from gateway.fleet.shared.pins import LEAST_TOKENS, Pin, SharedState
 
 
@@ -55,8 +56,52 @@ class Sharing:
 
     def before(self, facts: RequestFacts) -> Awaitable[None] | None:
         """What to wait for before a request is submitted; None for most."""
+        said = facts.conversation
+        if said is not None and said.response_id is not None and self._router.conversations.kept_on(facts) is None:
+            return self._find_and_ask(facts, said.response_id, said.tenant)
         question = self._question(facts)
         return None if question is None else self._ask(facts, question)
+
+    async def find(self, response_id: str, tenant: int) -> None:
+        """Ask the others which worker keeps a response that is not known here, and tell the core.
+
+        Args:
+            response_id: as the worker gave it.
+            tenant: the hash of who asks.
+        """
+        end = response_end(response_id, tenant)
+        found = await self._shared.find(end)
+        if found is None or found.worker_id not in self._router.fleet:
+            return
+        conversation_id = None if found.part_of is None else self._conversation_of(found, found.part_of)
+        self._observe(
+            ResponseTold(at_s=self._clock(), end=end, worker_id=found.worker_id, conversation_id=conversation_id)
+        )
+
+    async def _find_and_ask(self, facts: RequestFacts, response_id: str, tenant: int) -> None:
+        await self.find(response_id, tenant)
+        question = self._question(facts)
+        if question is not None:
+            await self._ask(facts, question)
+
+    def _conversation_of(self, found: Pin, key: ConversationId) -> ConversationId:
+        """The conversation that a response belongs to; one that is not known here is so from now on."""
+        known = known_by(self._router.conversations.book, key)
+        if known is not None:
+            return known.conversation_id
+        self._observe(
+            ConversationTold(
+                at_s=self._clock(),
+                conversation_id=key,
+                label_key=None,
+                end=None,
+                worker_id=found.worker_id,
+                kv_tokens=max(LEAST_TOKENS, found.kv_tokens),
+                turns=found.turns,
+                paused_since_s=found.last_seen_s,
+            )
+        )
+        return key
 
     def _question(self, facts: RequestFacts) -> _Question | None:
         said, turn = facts.conversation, self._router.conversations.turn_of(facts)

@@ -159,6 +159,15 @@ class SharedPins(SharedState):
         """See `SharedState.close`."""
         self._outbox.close(conversation, self._clock() if seen_s is None else seen_s)
 
+    def made(self, end: int, pin: Pin) -> None:
+        """See `SharedState.made`."""
+        self._outbox.made(end, pin)
+
+    async def find(self, end: int) -> Pin | None:
+        """See `SharedState.find`."""
+        claim = await self._ask(Step(op=Op.FIND, conversation=ConversationId(end), seen_s=self._clock()))
+        return None if claim is None or claim.is_new else claim.pin
+
     async def _ask(self, step: Step, workers: Sequence[WorkerId] = ()) -> Claim | None:
         if not self._stats.is_up:
             self._stats.refused += 1

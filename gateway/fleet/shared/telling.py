@@ -16,7 +16,7 @@ from gateway.core.router import NO_EXCLUSIONS, Router
 from gateway.core.types import Decision, DecisionId, Refusal, RequestFacts, WorkerId
 from gateway.core.waiting import Ticket, Wait
 from gateway.fleet.shared.hearing import pin_of
-from gateway.fleet.shared.pins import LEAST_TOKENS, SharedState
+from gateway.fleet.shared.pins import LEAST_TOKENS, Pin, SharedState
 from gateway.upstream.calling import ReleasingCore
 
 
@@ -86,6 +86,8 @@ class TellingCore:
         turn = self._turn_of(event.decision_id) if isinstance(event, Finished) else None
         self._core.observe(event)
         self._ended(turn)
+        if self._router.conversations.responses.new:
+            self._tell_of_responses(event.at_s, None if turn is None else turn.conversation)
 
     def tick(self, now_s: float) -> None:
         """Let time pass."""
@@ -135,3 +137,17 @@ class TellingCore:
             self._shared.close(turn.left)
         if key_now is not None and not conversation.is_cold:
             self._shared.touch(key_now, pin_of(conversation))
+
+    def _tell_of_responses(self, now_s: float, conversation: Conversation | None) -> None:
+        """Of those that were made in a turn that has ended, of this conversation where a book is kept of it."""
+        homes, book = self._router.conversations.responses, self._router.conversations.book
+        known = None if conversation is None else book.get(conversation.conversation_id)
+        while homes.new:
+            end = homes.new.popleft()
+            worker_id = homes.home(end)
+            if worker_id is None:
+                continue  # forgotten already
+            pin = Pin(worker_id=worker_id, kv_tokens=0, turns=0, last_seen_s=now_s)
+            if known is not None and known is conversation:
+                pin = replace(pin, kv_tokens=known.kv_tokens, turns=known.turns, part_of=key_of(known))
+            self._shared.made(end, pin)

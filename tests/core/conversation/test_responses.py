@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from gateway.core.conversation.facts import ConversationFacts, TurnKind
-from gateway.core.conversation.identity import ends_of, response_end
-from gateway.core.conversation.responses import ResponseHomes
+from gateway.core.conversation.identity import ConversationId, ends_of, response_end
+from gateway.core.conversation.responses import MAX_NEW, ResponseHomes
 from gateway.core.conversation.rules import ConversationRules, Mode, Pinning
-from gateway.core.events import Dispatched, WorkerDown, WorkerDraining
+from gateway.core.events import Dispatched, ResponseTold, WorkerDown, WorkerDraining
 from gateway.core.hashing import hash64
 from gateway.core.path.rules import AlwaysLocal
 from gateway.core.policy import Policy
@@ -58,6 +58,15 @@ class TestHomes:
         assert [homes.home(end) for end in (1, 2, 3)] == [WORKERS[0], None, WORKERS[1]]
         homes.capacity = 1
         assert (len(homes), homes.home(3)) == (1, WORKERS[1])
+
+    def test_those_made_here_are_left_to_be_told(self) -> None:
+        homes = ResponseHomes(5)
+        homes.made(1, WORKERS[0])
+        homes.told(2, WORKERS[1])
+        assert (list(homes.new), homes.home(2)) == ([1], WORKERS[1])
+        for end in range(2 * MAX_NEW):
+            homes.made(end, WORKERS[0])
+        assert len(homes.new) == MAX_NEW
 
     def test_an_end_is_of_its_id_and_its_tenant(self) -> None:
         ends = {response_end(name, tenant) for name in ("resp_1", "resp_2") for tenant in (0, 1, 2**64 - 1)}
@@ -161,6 +170,36 @@ class TestRouting:
         went = routed(of.submit(ask("b", after="resp_a"), 1.0))
         assert went.decode_worker != first.decode_worker
         assert (of.conversations.kept_on(ask("b", after="resp_a")) is None) is (leaves is WorkerDown)
+
+
+@pytest.mark.parametrize("rules", MODES, ids=str)
+def test_what_another_replica_has_seen_made_is_gone_on_from(rules: dict[str, Any]) -> None:
+    of = fleet(**rules)
+    end = response_end("resp_a", 5)
+    for worker_id in (WorkerId("stranger"), WORKERS[7]):
+        of.observe(ResponseTold(at_s=0.0, end=end, worker_id=worker_id, conversation_id=None))
+    assert len(of.conversations.responses) == 1
+    went = routed(of.submit(ask("b", after="resp_a", tenant=5), 0.0))
+    assert (went.decode_worker, went.pinned) == (WORKERS[7], True)
+    assert not of.conversations.responses.new
+
+
+def test_it_is_a_turn_of_the_conversation_that_was_told() -> None:
+    of = fleet(**MODES[0])
+    first = serve(of, ask("a"), None)
+    (known,) = of.conversations.book
+    for conversation_id in (known.conversation_id, ConversationId(1)):
+        told = ResponseTold(
+            at_s=0.0,
+            end=response_end(f"resp_{conversation_id}", 0),
+            worker_id=first.decode_worker,
+            conversation_id=conversation_id,
+        )
+        of.observe(told)
+    went = routed(of.submit(ask("b", after=f"resp_{known.conversation_id}"), 0.0))
+    assert (went.conversation, went.turn) == (first.conversation, TurnKind.NEXT)
+    other = routed(of.submit(ask("c", after="resp_1"), 0.0))
+    assert (other.conversation == first.conversation, other.decode_worker) == (False, first.decode_worker)
 
 
 def test_a_worker_that_left_while_it_answered_keeps_nothing() -> None:

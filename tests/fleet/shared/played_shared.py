@@ -37,6 +37,7 @@ class PlayedState(SharedState):
     """Touches and closes."""
     seen: list[float | None] = field(default_factory=list)
     """What the closes say of when it was seen."""
+    responses: dict[int, Pin] = field(default_factory=dict)
     held: asyncio.Event = field(default_factory=asyncio.Event)
     """Answers wait while this is clear."""
 
@@ -73,6 +74,15 @@ class PlayedState(SharedState):
         self.seen.append(seen_s)
         if not self.is_down:
             self.pins.pop(conversation, None)
+
+    def made(self, end: int, pin: Pin) -> None:
+        if not self.is_down:
+            self.responses[end] = pin
+
+    async def find(self, end: int) -> Pin | None:
+        self.asked.append(("find", ConversationId(end), WorkerId("")))
+        await self.held.wait()
+        return None if self.is_down else self.responses.get(end)
 
 
 class PlayedReplica:

@@ -1,5 +1,7 @@
 """Writing steps and reading answers, without a server."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,6 +33,16 @@ def test_steps_are_written_with_ages_in_the_place_of_times() -> None:
     assert list(arguments([], workers=[], now_s=NOW_S)) == [0]
 
 
+def test_a_response_is_written_with_its_conversation_and_read_again() -> None:
+    made = step_of(Op.MADE, 9, replace(pin_at(kv_tokens=7), part_of=255))
+    alone = step_of(Op.MADE, 9, pin_at(kv_tokens=7))
+    (_, *with_one), (_, *without) = (arguments([step], workers=(), now_s=NOW_S) for step in (made, alone))
+    assert with_one == ["made", b"0000000000000009", "decode-0", 7, 1, 0, b"00000000000000ff"]
+    assert without == [*with_one[:-1], ""]
+    raw: list[object] = [[b"decode-0", 7, 1, 0, b"00000000000000ff"], [b"decode-0", 7, 1, 0, b""], None]
+    assert list(reply_of([0, [], raw], NOW_S).answers) == [made.pin(), alone.pin(), None]
+
+
 def test_a_number_below_nothing_is_nothing() -> None:
     (_, *step) = arguments([step_of(Op.PUT, 1, pin_at(kv_tokens=-5))], workers=(), now_s=NOW_S)
     assert step[3] == 0
@@ -59,7 +71,16 @@ def _pin(worker_id: WorkerId, kv_tokens: int, turns: int) -> object:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"prefix": ""}, {"prefix": "a}b"}, {"deadline_s": 0.0}, {"flush_s": -1.0}, {"batch_steps": 0}]
+    "wrong",
+    [
+        {"prefix": ""},
+        {"max_responses": 0},
+        {"response_ttl_s": 0.0},
+        {"prefix": "a}b"},
+        {"deadline_s": 0.0},
+        {"flush_s": -1.0},
+        {"batch_steps": 0},
+    ],
 )
 def test_options_that_cannot_be_used_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="must be"):

@@ -12,8 +12,14 @@ import pytest
 from gateway.core.events import LoadsElsewhere, WorkerLoad
 from gateway.core.loads_elsewhere import OtherLoads
 from gateway.core.types import WorkerId
-from gateway.fleet.shared.loads import BELIEVED_INTERVALS, GONE_INTERVALS, LoadAnswer, SharedLoads
-from gateway.fleet.shared.loads_server import RedisLoads
+from gateway.fleet.shared.loads import (
+    BELIEVED_INTERVALS,
+    GONE_INTERVALS,
+    LEAST_S_PER_REPLICA,
+    LoadAnswer,
+    SharedLoads,
+)
+from gateway.fleet.shared.loads_server import KEYS, RedisLoads
 from gateway.fleet.shared.pins import SharedOptions
 from tests.fleet.shared.redis_lab import A, B, C, LabServer, Place, needs_server
 from tests.fleet.shared.shared_waiting import until
@@ -24,12 +30,12 @@ LOAD_S = 0.03
 class Replica:
     """What one has in flight, and what it has heard of the others."""
 
-    def __init__(self, options: SharedOptions) -> None:
+    def __init__(self, options: SharedOptions, **server: Any) -> None:
         self.own: dict[WorkerId, WorkerLoad] = {}
         self.elsewhere = OtherLoads()
         self.events: list[LoadsElsewhere] = []
         self.shared = SharedLoads(
-            RedisLoads(options),
+            RedisLoads(options, **server),
             options,
             clock=time.monotonic,
             loads=lambda: [*self.own.values()],
@@ -52,9 +58,11 @@ class Replica:
 
 
 @asynccontextmanager
-async def replicas(place: Place, count: int = 2, *, load_s: float = LOAD_S) -> AsyncIterator[list[Replica]]:
+async def replicas(
+    place: Place, count: int = 2, *, load_s: float = LOAD_S, **server: Any
+) -> AsyncIterator[list[Replica]]:
     options = replace(place.options, load_s=load_s)
-    started = [Replica(options) for _ in range(count)]
+    started = [Replica(options, **server) for _ in range(count)]
     for replica in started:
         replica.shared.start()
     try:
@@ -123,7 +131,7 @@ class TestServer:
             await two.hears(A, 3, 30, 300)
             await one.hears(A, 0, 0, 0)
 
-    @pytest.mark.parametrize("lost", ["sums", "told", "changed", "state", "alive"])
+    @pytest.mark.parametrize("lost", ["log", "whole", "marks", "state", "alive"])
     async def test_a_server_that_lost_a_key_is_told_everything_anew(self, place: Place, lost: str) -> None:
         async with replicas(place) as (one, two):
             one.has(A, 3, 30, 300)
@@ -135,8 +143,7 @@ class TestServer:
             await two.hears(B, 1, 1, 1)
             await two.hears(A, 3, 30, 300)
             await one.hears(A, 1, 1, 1)
-            with place.server.client() as client:
-                assert client.hget(place.key("loads:sums"), A) == b"4 31 301 0 0"
+            await one.hears(B, 0, 0, 0)
 
     async def test_nothing_is_left_of_what_was_and_keys_expire(self, place: Place) -> None:
         async with replicas(place) as (one, two):
@@ -145,9 +152,61 @@ class TestServer:
             await two.hears(C, 1, 2, 3)
             one.own.clear()
             await two.hears(A, 0, 0, 0)
+            await two.hears(C, 0, 0, 0)
+            async with replicas(place, 1) as (later,):
+                await until(lambda: bool(later.events), "it has joined")
+                assert not any(any(load[1:]) for load in later.events[0].loads)
             with place.server.client() as client:
-                assert client.hlen(place.key("loads:sums")) == client.hlen(place.key("loads:told")) == 0
-                assert 0 < client.pttl(place.key("loads:state")) <= 60_000
+                left_ms = [client.pttl(place.key(f"loads:{name}")) for name in KEYS]
+            assert all(0 < left <= 60_000 for left in left_ms)
+
+    async def test_what_all_have_told_since_is_cut_off_the_log(self, place: Place) -> None:
+        async with replicas(place, 3, log_bytes=2000) as (one, two, three):
+            ends = []
+            for number in range(1, 120):
+                one.has(A, number, number, number)
+                two.has(B, number, 0, 0)
+                await three.hears(A, number, number, number)
+                with place.server.client() as client:
+                    ends.append(client.strlen(place.key("loads:log")))
+            assert 1000 < max(ends) < 4000
+            assert min(ends[20:]) < max(ends[20:])
+            async with replicas(place, 1, log_bytes=2000) as (later,):
+                await later.hears(A, 119, 119, 119)
+                await later.hears(B, 119, 0, 0)
+
+    async def test_a_number_that_the_log_does_not_hold_is_not_answered(self, place: Place) -> None:
+        server = RedisLoads(place.options)
+        await server.open()
+        joined = await server.exchange("", 0, [WorkerLoad(A, 1)], gone_after_s=60.0)
+        assert joined.number is not None
+        for number in (joined.number + 1, -1):
+            assert (await server.exchange(joined.epoch, number, [], gone_after_s=60.0)).number is None
+        assert (await server.exchange("another", joined.number, [], gone_after_s=60.0)).number is None
+        assert (await server.exchange(joined.epoch, joined.number, [], gone_after_s=60.0)).number == joined.number
+        await server.close()
+
+    async def test_each_says_itself_when_it_counts_as_gone(self, place: Place) -> None:
+        slow, quick = RedisLoads(place.options), RedisLoads(place.options)
+        for server in (slow, quick):
+            await server.open()
+        await slow.exchange("", 0, [WorkerLoad(A, 1)], gone_after_s=60.0)
+        first = await quick.exchange("", 0, [], gone_after_s=0.001)
+        await asyncio.sleep(0.05)
+        assert (await quick.exchange(first.epoch, first.number or 0, [], gone_after_s=0.001)).number is None
+        again = await quick.exchange("", 0, [], gone_after_s=60.0)
+        assert (again.others, again.replicas) == ([WorkerLoad(A, 1)], 2)
+        for server in (slow, quick):
+            await server.close()
+
+    async def test_a_cluster_takes_it_all_in_one_slot(self, cluster_node: LabServer) -> None:
+        for is_cluster in (True, False):
+            async with replicas(Place(cluster_node, is_cluster=is_cluster)) as (one, two):
+                one.has(A, 3, 30, 300)
+                await two.hears(A, 3, 30, 300)
+                del one.own[A]
+                await two.hears(A, 0, 0, 0)
+                assert one.shared.stats.failures == 0
 
     async def test_a_server_that_dies_is_believed_no_longer_and_found_again(self, own_server: LabServer) -> None:
         async with replicas(Place(own_server)) as (one, two):
@@ -170,12 +229,16 @@ class PlayedServer:
     def __init__(self, *answers: LoadAnswer | Exception) -> None:
         self.answers = [*answers]
         self.asked: list[tuple[str, int, tuple[WorkerLoad, ...]]] = []
+        self.gone_after_s: list[float] = []
         self.opened = self.closed = 0
 
     async def open(self) -> None:
         self.opened += 1
 
-    async def exchange(self, epoch: str, number: int, changed: Sequence[WorkerLoad]) -> LoadAnswer:
+    async def exchange(
+        self, epoch: str, number: int, changed: Sequence[WorkerLoad], *, gone_after_s: float
+    ) -> LoadAnswer:
+        self.gone_after_s.append(gone_after_s)
         self.asked.append((epoch, number, tuple(changed)))
         if not self.answers:
             await asyncio.Event().wait()
@@ -188,8 +251,8 @@ class PlayedServer:
         self.closed += 1
 
 
-def answer(number: int | None, *sums: WorkerLoad) -> LoadAnswer:
-    return LoadAnswer(epoch="e", number=number, replicas=2, sums=sums)
+def answer(number: int | None, *others: WorkerLoad, replicas: int = 2) -> LoadAnswer:
+    return LoadAnswer(epoch="e", number=number, replicas=replicas, others=others)
 
 
 async def played(server: PlayedServer, *, calls: int, fails: bool = False) -> list[LoadsElsewhere]:
@@ -211,8 +274,8 @@ async def played(server: PlayedServer, *, calls: int, fails: bool = False) -> li
 
 
 class TestSharedLoads:
-    async def test_it_says_what_it_has_once_it_knows_the_epoch_and_takes_its_own_part_off(self) -> None:
-        server = PlayedServer(answer(None), answer(4, WorkerLoad(A, 3, 30, 40), WorkerLoad(B, 1)), answer(5))
+    async def test_it_says_what_it_has_once_it_knows_the_epoch_and_then_what_changed(self) -> None:
+        server = PlayedServer(answer(None), answer(4, WorkerLoad(A, 2, 20, 30), WorkerLoad(B, 1)), answer(5))
         heard = await played(server, calls=4)
         load = WorkerLoad(A, 1, 10, 10)
         assert server.asked[:3] == [("", 0, (load,)), ("e", 0, (load,)), ("e", 4, ())]
@@ -233,6 +296,24 @@ class TestSharedLoads:
         server = PlayedServer(answer(None), answer(None), answer(None), answer(1))
         assert len(await played(server, calls=5)) == 1
         assert server.opened == 2
+
+    async def test_the_epoch_is_known_from_any_answer(self) -> None:
+        server = PlayedServer(answer(4), answer(5))
+        await played(server, calls=3)
+        assert [(epoch, number) for epoch, number, _ in server.asked[:3]] == [("", 0), ("e", 4), ("e", 5)]
+
+    async def test_among_many_replicas_it_calls_less_often_and_is_believed_and_waited_for_longer(self) -> None:
+        many = 100
+        server = PlayedServer(answer(4, replicas=many), answer(5, replicas=many), answer(6, replicas=1), answer(7))
+        heard = await played(server, calls=5)
+        paced_s = many * LEAST_S_PER_REPLICA
+        assert paced_s > 0.005
+        assert [event.until_s - 7.0 for event in heard[:4]] == pytest.approx(
+            [BELIEVED_INTERVALS * each for each in (paced_s, paced_s, 0.005, 0.005)]
+        )
+        assert server.gone_after_s[:5] == pytest.approx(
+            [GONE_INTERVALS * each for each in (0.005, paced_s, paced_s, 0.005, 0.005)]
+        )
 
     async def test_a_listeners_fault_is_not_the_servers(self) -> None:
         server = PlayedServer(answer(None), answer(1), answer(2))

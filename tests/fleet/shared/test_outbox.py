@@ -58,6 +58,16 @@ def test_closes_alone_are_put_back_and_undo_no_later_change() -> None:
     assert steps(outbox) == [(Op.PUT, 3), (Op.CLOSE, 2)]
 
 
+def test_a_made_response_is_put_back_for_no_snapshot_has_it() -> None:
+    outbox = Outbox(10)
+    outbox.made(7, pin_at())
+    taken = outbox.take(10)
+    assert len(outbox) == 0
+    outbox.put_back(taken)
+    outbox.refill({1: pin_at()})
+    assert steps(outbox) == [(Op.MADE, 7), (Op.PUT, 1)]
+
+
 def test_only_a_close_is_taken_back_when_a_conversation_goes_on() -> None:
     outbox = Outbox(10)
     outbox.put(1, pin_at())

@@ -5,13 +5,14 @@ import contextlib
 import random
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from gateway.core.conversation.identity import ConversationId
 from gateway.core.types import WorkerId
 from gateway.fleet.shared.codec import Op, Step, step_of
+from gateway.fleet.shared.pins import Pin
 from gateway.fleet.shared.server import RedisServer
 from tests.fleet.shared.redis_lab import TALK, A, B, C, LabServer, Place, needs_server, pin
 from tests.fleet.shared.shared_waiting import until
@@ -222,19 +223,71 @@ async def test_any_conversation_can_be_kept_and_heard(place: Place) -> None:
     assert heard == conversations
 
 
-async def test_a_cluster_takes_it_all_in_one_slot(tmp_path_factory: pytest.TempPathFactory) -> None:
-    bus = LabServer(tmp_path_factory.mktemp("bus")).port
-    node = LabServer(tmp_path_factory.mktemp("node"), "--cluster-enabled", "yes", "--cluster-port", str(bus))
-    node.start()
-    try:
-        with node.client() as client:
-            client.cluster("ADDSLOTSRANGE", 0, 16383)
-            await until(lambda: client.cluster("INFO")["cluster_state"] == "ok", "it is whole")
-        for is_cluster in (True, False):
-            place = Place(node, is_cluster=is_cluster)
-            async with opened(place) as server:
-                reply = await server.run([step_of(Op.CLAIM, 1, pin(A))], workers=None, sweep=20)
-            assert reply.occupancy == {A: 100}
-            place.stored().check()
-    finally:
-        node.kill()
+def made(response: int, kept: Pin) -> Step:
+    return step_of(Op.MADE, ConversationId(response), kept)
+
+
+async def found(server: RedisServer, *responses: int) -> list[Pin | None]:
+    steps = [Step(op=Op.FIND, conversation=ConversationId(end), seen_s=time.monotonic()) for end in responses]
+    return list((await server.run(steps, workers=(), sweep=20)).answers)
+
+
+async def test_a_made_response_is_found_as_it_was_and_is_no_pin(place: Place) -> None:
+    kept = replace(pin(WorkerId("worker of 1"), 700, turns=3, idle_s=50.0), part_of=TALK)
+    async with opened(place) as one, opened(place) as other:
+        await one.run([made(1, kept), made(2, pin(B, 0, turns=0))], workers=(), sweep=20)
+        first, second, unknown = await found(other, 1, 2, 3)
+        reply = await other.run([], workers=None, sweep=20)
+    assert first is not None
+    assert second is not None
+    assert (first.worker_id, first.kv_tokens, first.turns, first.part_of) == ("worker of 1", 700, 3, TALK)
+    assert first.last_seen_s == pytest.approx(kept.last_seen_s, abs=30.0)
+    assert (second.worker_id, second.part_of, unknown) == (B, None, None)
+    assert (reply.occupancy, place.stored().pins) == ({}, {})
+
+
+async def test_the_oldest_responses_are_forgotten_beyond_the_bound_and_after_their_time(
+    shared_server: LabServer,
+) -> None:
+    place = Place(shared_server, max_responses=3, response_ttl_s=100.0)
+    async with opened(place) as server:
+        steps = [made(number, pin(A, idle_s=50.0 - number)) for number in range(5)]
+        await server.run([*steps, made(9, pin(A, idle_s=101.0))], workers=(), sweep=20)
+        assert [one is not None for one in await found(server, 0, 1, 2, 3, 4, 9)] == [
+            False,
+            False,
+            True,
+            True,
+            True,
+            False,
+        ]
+        with place.server.client() as client:
+            assert client.hlen(place.key("responses")) == client.zcard(place.key("made")) == 3
+            left_ms = [client.pttl(place.key(name)) for name in ("responses", "made")]
+            client.zadd(place.key("made"), {b"%016x" % 2: 1.0})
+        assert all(0 < left <= 100_000 for left in left_ms)
+        assert [one is not None for one in await found(server, 2, 3)] == [False, True]
+
+
+@pytest.mark.parametrize("lost", ["responses", "made"])
+async def test_a_server_that_lost_a_key_of_responses_begins_anew_with_them(place: Place, lost: str) -> None:
+    async with opened(place) as server:
+        await server.run([made(1, pin(A)), step_of(Op.CLAIM, 1, pin(A))], workers=(), sweep=20)
+        with place.server.client() as client:
+            client.delete(place.key(lost))
+        assert await found(server, 1) == [None]
+        await server.run([made(2, pin(B))], workers=(), sweep=20)
+        (old, new) = await found(server, 1, 2)
+        with place.server.client() as client:
+            assert client.hlen(place.key("responses")) == client.zcard(place.key("made")) == 1
+    assert (old, new is not None, len(place.stored().pins)) == (None, True, 1)
+
+
+async def test_a_cluster_takes_it_all_in_one_slot(cluster_node: LabServer) -> None:
+    for is_cluster in (True, False):
+        place = Place(cluster_node, is_cluster=is_cluster)
+        async with opened(place) as server:
+            reply = await server.run([step_of(Op.CLAIM, 1, pin(A)), made(7, pin(B))], workers=None, sweep=20)
+            assert None not in await found(server, 7)
+        assert reply.occupancy == {A: 100}
+        place.stored().check()

@@ -6,6 +6,7 @@ import pytest
 from redis.cluster import key_slot
 from redis.exceptions import ConnectionError as LostConnection
 
+from gateway.fleet.shared.loads_server import RedisLoads
 from gateway.fleet.shared.pins import SharedOptions
 from gateway.fleet.shared.server import RedisServer
 
@@ -32,8 +33,9 @@ def test_a_url_that_cannot_be_used_is_refused_at_once(url: str) -> None:
 
 def test_all_keys_are_in_one_slot_of_a_cluster() -> None:
     one = server()
-    assert len(set(one._keys)) == 3
-    assert len({key_slot(key.encode()) for key in one._keys}) == 1
+    assert len(set(one._keys)) == 5
+    loads = RedisLoads(SharedOptions(url="redis://localhost", prefix="a fleet"))
+    assert len({key_slot(key.encode()) for key in (*one._keys, *loads._keys)}) == 1
 
 
 @pytest.mark.parametrize("sign", [None, {"type": "subscribe", "data": 1}])

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from gateway.core.conversation.facts import ConversationFacts, TurnKind
+from gateway.core.conversation.facts import TurnKind
 from gateway.core.conversation.identity import ConversationId, identify
 from gateway.core.conversation.pauses import LEAST_PAUSES
 from gateway.core.conversation.rules import Mode, Pinning
@@ -36,9 +36,8 @@ class TestWhoAsks:
             (turn(), {"mode": Mode.OFF}),
             (turn(), {"mode": Mode.AFFINITY, "pinning": Pinning.HASH}),
             (nameless(), {}),
-            (facts(conversation=ConversationFacts(response_id="resp_1", turns=(1,))), {}),
         ],
-        ids=["no conversation", "off", "by hash", "a nameless first turn", "a nameless response"],
+        ids=["no conversation", "off", "by hash", "a nameless first turn"],
     )
     def test_what_nobody_else_can_know_or_all_agree_on_is_not_asked(
         self, about: RequestFacts, rules: dict[str, object]

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from structlog.testing import capture_logs
@@ -46,6 +47,39 @@ async def test_what_comes_while_a_call_is_under_way_goes_together_in_the_next_wi
         await until(lambda: not one.shared.stats.queued)
         claims = [(Op.CLAIM, number) for number in range(1, 11)]
         assert one.server.taken[1:3] == [claims[:8], [*claims[8:], (Op.PUT, 100)]]
+
+
+async def test_a_made_response_is_told_soon_and_anothers_is_found() -> None:
+    async with started() as one:
+        kept = replace(pin_at(OTHER), part_of=TALK)
+        one.server.answers[9] = kept
+        one.shared.made(7, pin_at())
+        assert await one.shared.find(9) == kept
+        assert await one.shared.find(8) is None
+        await until(lambda: not one.shared.stats.queued)
+        assert sorted(one.server.flat()) == [(Op.FIND, 8), (Op.FIND, 9), (Op.MADE, 7)]
+        assert one.shared.stats.answered == 2
+
+
+async def test_nobody_waits_for_a_response_while_the_server_is_away_and_what_was_made_is_told_later() -> None:
+    one = alone()
+    one.server.fault = ConnectionError("away")
+    await one.shared.start()
+    assert at_once(one.shared.find(9)) is None
+    one.shared.made(7, pin_at())
+    one.server.fault = None
+    await until(lambda: one.server.flat() == [(Op.MADE, 7)], "it is told")
+    await one.shared.stop()
+
+
+async def test_a_made_response_that_was_lost_on_its_way_is_told_again() -> None:
+    async with started() as one:
+        one.server.fault = ConnectionError("lost")
+        one.shared.made(7, pin_at())
+        await until(lambda: one.shared.stats.downs == 1)
+        one.server.fault = None
+        await until(lambda: one.shared.stats.is_up and not one.shared.stats.queued)
+        assert one.server.flat()[-1] == (Op.MADE, 7)
 
 
 async def test_more_calls_than_go_together_follow_at_once() -> None:

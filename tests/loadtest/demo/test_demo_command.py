@@ -13,5 +13,5 @@ def test_without_matplotlib_the_runs_are_shown_and_the_plot_is_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    assert cli._plotted({}, SLO, tmp_path / "result.png", "A demo") == "No plot: pip install 'tidegate[loadtest]'"
+    assert cli._plotted({}, SLO, tmp_path / "result.png", "A demo") == "No plot: pip install '.[loadtest]'"
     assert list(tmp_path.iterdir()) == []

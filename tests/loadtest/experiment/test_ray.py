@@ -38,5 +38,5 @@ def test_a_cluster_of_two_nodes_gives_the_same_table(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(HAS_RAY, reason="ray is installed")
 def test_without_ray_its_backend_is_refused_with_what_to_install() -> None:
-    with pytest.raises(BackendMissing, match=r"tidegate\[cluster\]"):
+    with pytest.raises(BackendMissing, match=r"'\.\[cluster\]'"):
         list(run_all([("key", first_run())], backend=Backend.RAY))

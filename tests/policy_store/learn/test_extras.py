@@ -13,11 +13,11 @@ OUTPUT_LENGTH = "import runpy; runpy.run_module('policy_store.learn.output_lengt
 @pytest.mark.parametrize(
     ("program", "arguments", "module", "told"),
     [
-        (TIDEGATE, "learn paths", "sklearn", "needs scikit-learn: pip install 'tidegate[loadtest,learn]'"),
-        (TIDEGATE, "learn paths", "joblib", "needs joblib: pip install 'tidegate[loadtest,learn]'"),
-        (TIDEGATE, "compare --preset bounds", "scipy", "needs SciPy: pip install 'tidegate[loadtest,learn]'"),
-        (TIDEGATE, "experiment none --out none", "joblib", "needs joblib: pip install 'tidegate[loadtest]'"),
-        (OUTPUT_LENGTH, "--data none", "sklearn", "needs scikit-learn: pip install 'tidegate[learn]'"),
+        (TIDEGATE, "learn paths", "sklearn", "needs scikit-learn: pip install '.[loadtest,learn]'"),
+        (TIDEGATE, "learn paths", "joblib", "needs joblib: pip install '.[loadtest,learn]'"),
+        (TIDEGATE, "compare --preset bounds", "scipy", "needs SciPy: pip install '.[loadtest,learn]'"),
+        (TIDEGATE, "experiment none --out none", "joblib", "needs joblib: pip install '.[loadtest]'"),
+        (OUTPUT_LENGTH, "--data none", "sklearn", "needs scikit-learn: pip install '.[learn]'"),
     ],
 )
 def test_a_command_without_its_extra_says_what_to_install(program: str, arguments: str, module: str, told: str) -> None:

@@ -1,0 +1,1 @@
+"""Several processes that serve as one gateway (`server.workers`), and the parent that keeps them."""
