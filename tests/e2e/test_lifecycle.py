@@ -94,8 +94,8 @@ def until(condition: Callable[[], object]) -> None:
 
 @BOTH_PLANES
 def test_a_drain_turns_readiness_off_serves_on_and_lets_streams_finish(serve: Any, data_plane: str) -> None:
-    process, served = serve(drain_delay_s=3.0, drain_s=60.0, data_plane=data_plane)
-    with served.stream(1500) as response:
+    process, served = serve(drain_delay_s=6.0, drain_s=60.0, data_plane=data_plane)
+    with served.stream(2800) as response:
         pieces = response.iter_bytes()
         first = next(pieces)
         process.send_signal(signal.SIGTERM)
