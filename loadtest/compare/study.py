@@ -11,6 +11,7 @@ import msgspec
 
 from loadtest.compare.arms import DYNAMO_PLACING, Arm
 from loadtest.compare.baselines import DYNAMO_TUNED, TryArm, Tuned, fixed_arms, scouts, tune, tune_dynamo, tuned_arms
+from loadtest.compare.bundles import keep_policy
 from loadtest.compare.cells import Place
 from loadtest.compare.effort import Effort
 from loadtest.compare.judge import Bench, arm_results
@@ -21,8 +22,6 @@ from loadtest.compare.saturation import Saturation, saturate
 from loadtest.compare.serving import Conditions, Served, Task
 from loadtest.compare.traffic import Half, Traffic, missing
 from loadtest.compare.words import clusters_of
-from policy_store.bundle import new_bundle, write_bundle
-from policy_store.path_models import model_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,12 +182,7 @@ def keep_bundle(study: Study, arm: Arm) -> str | None:
     """Write a learned arm's bundle; its version, or None where nothing is kept."""
     if study.out is None:
         return None
-    provenance = {"learned": f"tidegate compare, {study.place.label}", "policy": arm.name}
-    bundle = new_bundle(model_of(arm.path, arm.costs), provenance=provenance)
-    policies = study.out / "policies"
-    policies.mkdir(parents=True, exist_ok=True)
-    write_bundle(bundle, policies)
-    return bundle.version
+    return keep_policy(study.out, arm.path, arm.costs, learned=f"tidegate compare, {study.place.label}", name=arm.name)
 
 
 def course_of(learnt: Learnt) -> Course:

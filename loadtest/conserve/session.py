@@ -8,14 +8,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 from gateway.core.path.price import PriceWeights
+from loadtest.compare.bundles import keep_policy
 from loadtest.conserve.arms import Place, combined
 from loadtest.conserve.claims import P_RICH, claims
 from loadtest.conserve.learning import RANGES
 from loadtest.conserve.results import CellFigures, ConserveReport
 from loadtest.conserve.runs import Runs
 from loadtest.conserve.study import BASELINES, P_RICH_ONLY, QUICK, Effort, Study, compare_place
-from policy_store.bundle import new_bundle, write_bundle
-from policy_store.path_models import model_of
 
 PLACES = tuple(
     Place(workload=workload, pools=pools) for workload in ("miniswe", "claude-code") for pools in ("2P2D", "1P3D")
@@ -38,17 +37,14 @@ def run_conserve(
         cells += found
         weights[place.label] = {name: asdict(learned)[name] for name in RANGES}
         if out is not None:
-            bundles[place.label] = _keep_bundle(place, learned, out / "policies")
+            bundles[place.label] = _keep_bundle(place, learned, out)
     return ConserveReport(
         is_claim=effort.proves and not quick, claims=claims(cells), cells=cells, weights=weights, bundles=bundles
     )
 
 
-def _keep_bundle(place: Place, weights: PriceWeights, policies: Path) -> str:
+def _keep_bundle(place: Place, weights: PriceWeights, out: Path) -> str:
     """Write what `combined` learned, which a gateway can serve; its version."""
     arm = combined(weights)
-    provenance = {"learned": f"tidegate compare --preset conserve, {place.label}", "policy": arm.name}
-    bundle = new_bundle(model_of(arm.path, arm.policy().costs), provenance=provenance)
-    policies.mkdir(parents=True, exist_ok=True)
-    write_bundle(bundle, policies)
-    return bundle.version
+    learned = f"tidegate compare --preset conserve, {place.label}"
+    return keep_policy(out, arm.path, arm.policy().costs, learned=learned, name=arm.name)

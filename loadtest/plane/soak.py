@@ -25,6 +25,7 @@ from loadtest.plane.proxies import MODEL, MODES, Running, Worker, serving, tideg
 from loadtest.plane.soak_checks import Ending, Resources, soak_checks
 from loadtest.plane.soaking import EmulatedWorker, Soak, Told
 from loadtest.plane.state import GatewayState, settled
+from loadtest.replicas.checks import check_lines
 from loadtest.worker.config import WorkerConfig
 
 REQUESTS = 1_000_000
@@ -65,10 +66,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit(2)
     found = soak_checks(told, ending, requests=arguments.requests)
     print("outcomes: " + ", ".join(f"{name} {count:,}" for name, count in told.outcomes.most_common()))
-    print(*found, sep="\n")
-    missed = sum(not check.holds for check in found)
-    print(f"{len(found) - missed}/{len(found)} checks hold")
-    sys.exit(bool(missed))
+    print(*check_lines(found), sep="\n")
+    sys.exit(not all(check.holds for check in found))
 
 
 def play(requests: int, *, mode: str, core: int, seed: int, say: Say) -> tuple[Told, Ending]:

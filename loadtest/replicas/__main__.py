@@ -14,7 +14,7 @@ from dataclasses import replace
 import uvloop
 
 from loadtest.fleet.processes import FleetError
-from loadtest.replicas.checks import checks, notes
+from loadtest.replicas.checks import check_lines, checks, notes
 from loadtest.replicas.fleet import NoRedis, ReplicaFleet
 from loadtest.replicas.plan import Plan, quick
 from loadtest.replicas.run import play
@@ -42,11 +42,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         sys.exit(2)
     found = checks(run, plan)
-    for line in (*notes(run), *found):
-        print(line)
-    missed = sum(not check.holds for check in found)
-    print(f"{len(found) - missed}/{len(found)} checks hold")
-    sys.exit(bool(missed))
+    print(*notes(run), *check_lines(found), sep="\n")
+    sys.exit(not all(check.holds for check in found))
 
 
 def _plan(sessions: int | None, *, is_quick: bool) -> Plan:

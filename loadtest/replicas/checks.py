@@ -29,6 +29,11 @@ class Check:
         return f"{'ok  ' if self.holds else 'MISS'} {self.what}: {self.measured} ({self.required})"
 
 
+def check_lines(found: Sequence[Check]) -> list[str]:
+    """Each on one line, and how many hold."""
+    return [*map(str, found), f"{sum(check.holds for check in found)}/{len(found)} checks hold"]
+
+
 def checks(run: Run, plan: Plan) -> list[Check]:
     """All that must hold."""
     course = run.course
